@@ -36,7 +36,7 @@ use crate::http::{self, ServeLimits};
 use crate::manage::Manage;
 use crate::notify::{self, Mailer};
 use crate::retry::Backoff;
-use crate::store::{Store, migrate};
+use crate::store::{Store, StoreError, migrate};
 use crate::telemetry::Activity;
 use crate::telemetry::health::Health;
 use crate::telemetry::traces::Tracer;
@@ -153,14 +153,12 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
 
 /// Fails if this build cannot work on the store. Returns false if the store does not answer now.
 async fn accept_store(url: &str) -> anyhow::Result<bool> {
-    match migrate::incompatibility(url).await {
-        Ok(None) => Ok(true),
-        Ok(Some(problem)) => anyhow::bail!("{problem}"),
-        Err(error) if error.is_transient() => {
+    match require_compatible_schema(url).await {
+        Err(error) if error.downcast_ref().is_some_and(StoreError::is_transient) => {
             WAITING_FOR_STORE.failed(&error);
             Ok(false)
         }
-        Err(error) => Err(error.into()),
+        result => result.map(|()| true),
     }
 }
 

@@ -1,7 +1,6 @@
 //! The state of an installation, for operators. Each database is read by itself, so that one is
 //! shown while the other does not answer.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -98,9 +97,9 @@ async fn in_time<T>(read: impl Future<Output = anyhow::Result<T>>) -> anyhow::Re
     read.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {LIMIT:?}")))
 }
 
-fn readable<T, E: Display>(
+fn readable<T>(
     database: &'static str,
-    read: Result<T, E>,
+    read: anyhow::Result<T>,
     errors: &mut Vec<Unreadable>,
 ) -> Option<T> {
     read.map_err(|error| {

@@ -119,11 +119,20 @@ impl JwtVerifier {
         token: &str,
         purpose: TokenPurpose,
     ) -> Result<Result<VerifiedToken, Rejection>, Problem> {
-        let header = match read_header(token) {
-            Ok(header) => header,
-            Err(rejection) => return Ok(Err(rejection.logged())),
+        let verified = match read_header(token) {
+            Ok(header) => self.verify_signed(token, &header, purpose).await?,
+            Err(rejection) => Err(rejection),
         };
 
+        Ok(verified.inspect_err(Rejection::log))
+    }
+
+    async fn verify_signed(
+        &self,
+        token: &str,
+        header: &Header,
+        purpose: TokenPurpose,
+    ) -> Result<Result<VerifiedToken, Rejection>, Problem> {
         let matches = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
         let keys = match &self.keys {
             Keys::Fixed(keys) => keys.clone(),
@@ -148,7 +157,7 @@ impl JwtVerifier {
             }
         }
 
-        Ok(Err(rejection.logged()))
+        Ok(Err(rejection))
     }
 
     /// Checks the claims of a token that the platform has signed.

@@ -60,7 +60,7 @@ pub struct Rejection {
 impl Rejection {
     /// Logs the rejection at level `info`, unless the same cause keeps occurring, and otherwise at
     /// level `debug`: anybody can send such tokens.
-    pub fn logged(self) -> Rejection {
+    pub fn log(&self) {
         static SEEN: [Recurring; Cause::COUNT] = [const { Recurring::new() }; Cause::COUNT];
 
         let cause = self.cause.as_str();
@@ -71,8 +71,6 @@ impl Rejection {
         } else {
             tracing::debug!(cause, detail, "a token of the platform is rejected");
         }
-
-        self
     }
 }
 

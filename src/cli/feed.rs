@@ -1,15 +1,14 @@
 //! `walhook feed`: prints the events of the feed, a JSON object per line.
 
-use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
 
-use super::CommandResult;
 use super::forward::ca_file;
 use super::listen::cancel_on_signal;
-use super::listen::feed::{FeedClient, FeedEvent, FeedOptions, Wait};
+use super::listen::feed::{FeedClient, FeedOptions, Wait};
 use super::listen::state::{EARLIEST, LATEST};
+use super::{CommandResult, write_output};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -50,7 +49,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
                 continue;
             }
 
-            if stop.is_cancelled() || !print(event)? {
+            if stop.is_cancelled() || !write_output(&format!("{}\n", event.text))? {
                 return Ok(true);
             }
 
@@ -65,13 +64,4 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     }
 
     Ok(true)
-}
-
-/// Prints an event. Returns false if nobody reads the output any more.
-fn print(event: &FeedEvent) -> anyhow::Result<bool> {
-    match writeln!(std::io::stdout(), "{}", event.text) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error.into()),
-        Ok(()) => Ok(true),
-    }
 }

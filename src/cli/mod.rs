@@ -230,9 +230,20 @@ fn start_logs(log: &Log) -> Result<(), ConfigError> {
 
 /// Prints a text. A reader that has read enough, such as `head`, is no failure.
 fn print_text(text: &str) -> CommandResult {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(true),
+    write_output(text)?;
+    Ok(true)
+}
+
+/// Writes to standard output. Returns false if nobody reads it any more.
+fn write_output(text: &str) -> anyhow::Result<bool> {
+    let mut output = std::io::stdout();
+
+    match output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+    {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        result => Ok(result.map(|()| true)?),
     }
 }
 

@@ -1,12 +1,12 @@
 //! `walhook status`: one screen about processes, slot, deliveries and webhooks.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::{CommandResult, stop_signal};
+use super::{CommandResult, stop_signal, write_output};
 use crate::app::status::{self, MOST, Primary, Status, Stored};
 use crate::config::{CaptureMode, Config};
 use crate::domain::time::millis;
@@ -45,19 +45,10 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
             false => text(&status, &config),
         };
 
-        let mut output = std::io::stdout();
-        let start = match arguments.watch && !arguments.json && output.is_terminal() {
-            true => CLEAR,
-            false => "",
-        };
+        let clears = arguments.watch && !arguments.json && std::io::stdout().is_terminal();
+        let start = if clears { CLEAR } else { "" };
 
-        match write!(output, "{start}{text}").and_then(|()| output.flush()) {
-            // The reader has read enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(is_complete),
-            result => result?,
-        }
-
-        if !arguments.watch {
+        if !write_output(&format!("{start}{text}"))? || !arguments.watch {
             return Ok(is_complete);
         }
 
@@ -139,21 +130,16 @@ fn processes(processes: &[Process], primary: Option<&Primary>) -> Vec<(&'static 
 
 /// What the process does that was the last one to claim to read the changes.
 fn reading(primary: Option<&Primary>) -> String {
-    match primary {
-        None => "was the last to capture".to_owned(),
-        Some(Primary {
-            slot: Some(slot), ..
-        }) => match slot.unacknowledged {
-            Some(behind) if slot.active => format!("captures, {} behind", bytes(behind)),
-            _ => "was the last to capture".to_owned(),
-        },
-        Some(Primary {
-            outbox: Some(outbox),
-            ..
-        }) => {
-            format!("captures, {} rows behind", count(outbox.rows))
-        }
-        Some(_) => "was the last to capture".to_owned(),
+    let slot = primary.and_then(|primary| primary.slot.as_ref());
+    let outbox = primary.and_then(|primary| primary.outbox.as_ref());
+    let behind = slot
+        .filter(|slot| slot.active)
+        .and_then(|slot| slot.unacknowledged);
+
+    match (behind, outbox) {
+        (Some(behind), _) => format!("captures, {} behind", bytes(behind)),
+        (None, Some(outbox)) => format!("captures, {} rows behind", count(outbox.rows)),
+        (None, None) => "was the last to capture".to_owned(),
     }
 }
 

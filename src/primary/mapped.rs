@@ -18,13 +18,18 @@ pub(crate) fn column_name(mappings: &TableMappings, table: Table, column: &str) 
     quote_identifier(mappings.column(table, column))
 }
 
+/// Returns the expression for a column of the platform of a row named `this`.
+fn on_this(name: &str) -> String {
+    format!("this.{}", quote_identifier(name))
+}
+
 /// Returns SQL expressions for the columns of a row named `this`, as text in the form that the WAL
 /// has, and at most as long as events need.
 pub(crate) fn as_text(mappings: &TableMappings, table: Table, columns: &[&str]) -> String {
     let as_text = |column: &&str| {
         let text = match mappings.computed(table, column) {
             Some(expression) => format!("({expression})::text"),
-            None => logged(&format!("this.{}", column_name(mappings, table, column))),
+            None => logged(&on_this(mappings.column(table, column))),
         };
         limited(text, table.most_characters(column))
     };
@@ -36,9 +41,8 @@ pub(crate) fn as_text(mappings: &TableMappings, table: Table, columns: &[&str]) 
 /// [`tuple()`] reads the result.
 pub(crate) fn with_extra(mappings: &TableMappings, table: Table, columns: &[&str]) -> String {
     let columns = as_text(mappings, table, columns);
-    let value = |name: &str| format!("this.{}", quote_identifier(name));
 
-    match extra(mappings, table, value) {
+    match extra(mappings, table, on_this) {
         Some(extra) => format!("{columns}, {extra}"),
         None => columns,
     }
@@ -94,8 +98,7 @@ pub(crate) fn condition(
 
 /// Returns the condition on a row named `this`; `true` if there is none.
 pub(crate) fn condition_on_this(mappings: &TableMappings, table: Table) -> String {
-    let column = |name: &str| format!("this.{}", quote_identifier(name));
-    let condition = condition(mappings, table, column, |name| logged(&column(name)));
+    let condition = condition(mappings, table, on_this, |name| logged(&on_this(name)));
     condition.unwrap_or_else(|| "true".to_owned())
 }
 

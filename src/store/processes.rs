@@ -17,15 +17,14 @@ const MAX_NAME: usize = 63;
 /// The most of them for the name that the URL gives.
 const MAX_FIRST: usize = 20;
 
-/// A random number of this process, as eight hexadecimal digits.
-static NUMBER: LazyLock<String> = LazyLock::new(|| hex::encode(random_bytes::<4>()));
+/// A random number of this process. Names of sessions have it as eight hexadecimal digits.
+static NUMBER: LazyLock<u32> = LazyLock::new(|| u32::from_be_bytes(random_bytes()));
 
 /// Returns a new id with which this process claims to read the primary's changes. It ends with the
 /// process's number.
 pub fn new_claim() -> Uuid {
-    let number = u32::from_str_radix(&NUMBER, 16).expect("eight hexadecimal digits");
     let id = Uuid::now_v7().as_u128();
-    Uuid::from_u128((id & !u128::from(u32::MAX)) | u128::from(number))
+    Uuid::from_u128((id & !u128::from(u32::MAX)) | u128::from(*NUMBER))
 }
 
 /// Returns a name for sessions of this process, by which [`Store::processes`] finds it:
@@ -33,7 +32,7 @@ pub fn new_claim() -> Uuid {
 pub(super) fn session_name(first: &str, roles: &str) -> String {
     let first: String = first.chars().take(MAX_FIRST).collect();
     let version = env!("CARGO_PKG_VERSION");
-    let start = format!("{first} {version} {roles} {} ", *NUMBER);
+    let start = format!("{first} {version} {roles} {:08x} ", *NUMBER);
 
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();

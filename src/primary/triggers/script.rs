@@ -136,13 +136,14 @@ impl Script {
             altered,
             ..
         } = triggers;
+        let is_whole = switches || state.is_installed();
         let mut comparison = comparison.clone();
-        if switches || state.is_installed() {
+
+        if is_whole {
             comparison.outdated.clear();
             comparison.missing.clear();
         }
 
-        let is_whole = switches || state.is_installed();
         let script = Script::new(&comparison, is_whole, &[], false);
         if script.is_empty() && script.by_owners.is_empty() {
             return None;
