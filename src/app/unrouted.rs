@@ -43,6 +43,7 @@ pub async fn retry(
         dry_run: false,
     };
 
+    let mappings = &config.source.tables;
     let mut report = RoutingReport::default();
     let mut after = Uuid::nil();
 
@@ -52,7 +53,7 @@ pub async fn retry(
         after = last.id;
 
         for unrouted in &page {
-            match enqueue.reroute(&store, unrouted).await? {
+            match enqueue.reroute(&store, mappings, unrouted).await? {
                 Rerouted::Routed => report.routed += 1,
                 Rerouted::Gone => {}
                 Rerouted::Unrouted(reason) => *report.unrouted.entry(reason).or_default() += 1,

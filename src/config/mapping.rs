@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Source;
-use crate::domain::change::Datum;
+use crate::domain::change::{Datum, Tuple};
 use crate::domain::extra::MAX_VALUES;
-use crate::domain::table::Table;
+use crate::domain::table::{Column, Table};
 
 /// The keys of a map of values that stand for null, and for every other value that is not mapped.
 const NULL: &str = "null";
@@ -245,7 +245,18 @@ impl TableMappings {
                 .or(value),
         };
 
-        meaning.map_or(Datum::Null, Datum::text)
+        Datum::of(meaning)
+    }
+
+    /// Sets a column of a row to the value in the reference schema for the platform's.
+    pub fn set(&self, row: &mut Tuple, table: Table, column: Column, value: Option<&str>) {
+        let name = table.columns()[usize::from(column.0)];
+        let original = Datum::of(value);
+
+        match self.maps_values(table, name) {
+            true => row.set_mapped(column, self.datum(table, name, value), original),
+            false => row.set(column, original),
+        }
     }
 
     /// Returns whether values of `column` are mapped.

@@ -29,6 +29,11 @@ impl Datum {
         Datum::Text(value.into())
     }
 
+    /// Returns the value of a column that was sent.
+    pub fn of(value: Option<&str>) -> Self {
+        value.map_or(Datum::Null, Datum::text)
+    }
+
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Datum::Text(text) => Some(text),
@@ -41,6 +46,8 @@ impl Datum {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuple {
     values: Box<[Datum]>,
+    /// What the primary has in columns whose value is mapped to another. None if it is not known.
+    originals: Option<Vec<(Column, Datum)>>,
     /// Whether the row is outside of the condition `source.tables.X.only`.
     pub is_outside: bool,
     pub extra: Extra,
@@ -51,13 +58,54 @@ impl Tuple {
     pub fn absent(table: Table) -> Self {
         Tuple {
             values: vec![Datum::Absent; table.columns().len()].into_boxed_slice(),
+            originals: Some(Vec::new()),
             is_outside: false,
             extra: Extra::default(),
         }
     }
 
+    /// Creates a row of the store, which has only mapped values.
+    pub fn stored(table: Table) -> Self {
+        Tuple {
+            originals: None,
+            ..Tuple::absent(table)
+        }
+    }
+
     pub fn set(&mut self, column: Column, value: Datum) {
         self.values[usize::from(column.0)] = value;
+    }
+
+    /// Sets a mapped value, and what the primary has in its place.
+    pub fn set_mapped(&mut self, column: Column, value: Datum, original: Datum) {
+        if value != original {
+            self.originals
+                .get_or_insert_default()
+                .push((column, original));
+        }
+
+        self.set(column, value);
+    }
+
+    /// Returns what the primary has in a column, as far as it is known.
+    pub fn original(&self, column: Column) -> &Datum {
+        let originals = self.originals.iter().flatten();
+        let mut found = originals.filter(|(mapped, _)| *mapped == column);
+        found
+            .next()
+            .map_or_else(|| self.get(column), |(_, original)| original)
+    }
+
+    /// Returns the size of the texts, in bytes.
+    pub fn size(&self) -> usize {
+        let originals = self.originals.iter().flatten();
+        let originals = originals.map(|(_, original)| original);
+        let texts = self
+            .values
+            .iter()
+            .chain(originals)
+            .filter_map(Datum::as_str);
+        texts.map(str::len).sum::<usize>() + self.extra.size()
     }
 
     pub fn get(&self, column: Column) -> &Datum {
@@ -90,9 +138,9 @@ impl Tuple {
     /// Fills absent values from `older`: PostgreSQL leaves unchanged TOAST values out of the new
     /// row.
     pub fn fill_from(&mut self, older: &Tuple) {
-        for (value, older) in self.values.iter_mut().zip(&older.values) {
-            if *value == Datum::Absent {
-                *value = older.clone();
+        for (column, value) in older.iter() {
+            if *self.get(column) == Datum::Absent {
+                self.set_mapped(column, value.clone(), older.original(column).clone());
             }
         }
 
@@ -155,6 +203,24 @@ pub struct Change {
 }
 
 impl Change {
+    /// Forgets the new values of columns that are not watched, so that they are looked up.
+    pub fn forget_unwatched(&mut self) {
+        let (Operation::Insert { new }
+        | Operation::Update { new, .. }
+        | Operation::Replace { new, .. }) = &mut self.operation
+        else {
+            return;
+        };
+
+        let kept: Vec<Column> = self.table.watched_columns().chain([ID]).collect();
+
+        for (index, value) in new.values.iter_mut().enumerate() {
+            if !kept.contains(&Column(index as u8)) {
+                *value = Datum::Absent;
+            }
+        }
+    }
+
     /// Returns the change among the rows that meet the mapping's condition: a row that comes to meet
     /// it is inserted, and one that no longer does is deleted. None if it met the condition neither
     /// before nor after.
@@ -176,13 +242,17 @@ impl Change {
     }
 }
 
-/// A change as JSON, without its position: what is needed to derive its events again.
+/// A change as JSON, without its position: what is needed to derive its events again. It has the
+/// values of the primary, so that they can be mapped again.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ChangeRecord {
     table: String,
     operation: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     old: Option<Values>,
+    /// Whether the values of `old` are mapped ones: the store has no others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    old_is_mapped: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     new: Option<Values>,
 }
@@ -198,6 +268,7 @@ impl From<&Change> for ChangeRecord {
         let table = change.table;
         let values = |row: &Tuple| {
             let sent = row.iter().filter(|(_, value)| **value != Datum::Absent);
+            let sent = sent.map(|(column, _)| (column, row.original(column)));
             let extra =
                 (!row.extra.is_empty()).then(|| (EXTRA.to_owned(), Some(row.extra.to_json())));
             sent.map(|(column, value)| {
@@ -219,27 +290,40 @@ impl From<&Change> for ChangeRecord {
         };
 
         let (old, new) = change.operation.rows();
+        let old_is_mapped = old.is_some_and(|old| old.originals.is_none());
         let old = old.map(values);
         let new = new.map(values);
         ChangeRecord {
             table: table.name().to_owned(),
             operation: operation.to_owned(),
             old,
+            old_is_mapped,
             new,
         }
     }
 }
 
 impl ChangeRecord {
-    /// Returns the table and the operation. None if they are not known to this build.
-    pub fn operation(&self) -> Option<(Table, Operation)> {
+    /// Returns the table and the operation. None if they are not known to this build. `map` returns
+    /// the value of a column in the reference schema for the primary's.
+    pub fn operation(
+        &self,
+        map: impl Fn(Table, &str, Option<&str>) -> Datum,
+    ) -> Option<(Table, Operation)> {
         let table = Table::by_name(&self.table)?;
-        let row = |values: &Values| {
+        let row = |values: &Values, is_mapped: bool| {
             let mut row = Tuple::absent(table);
 
             for (name, value) in values {
                 if let Some(column) = table.column(name) {
-                    row.set(column, value.as_deref().map_or(Datum::Null, Datum::text));
+                    let value = value.as_deref();
+                    row.set(
+                        column,
+                        match is_mapped {
+                            true => Datum::of(value),
+                            false => map(table, name, value),
+                        },
+                    );
                 }
             }
 
@@ -248,8 +332,8 @@ impl ChangeRecord {
             row
         };
 
-        let old = self.old.as_ref().map(row);
-        let new = self.new.as_ref().map(row);
+        let old = self.old.as_ref().map(|old| row(old, self.old_is_mapped));
+        let new = self.new.as_ref().map(|new| row(new, false));
 
         let operation = match self.operation.as_str() {
             "insert" => Operation::Insert { new: new? },
@@ -308,6 +392,7 @@ impl Batch {
 mod tests {
     use super::super::lsn::Lsn;
     use super::super::position::{Progress, Through};
+    use super::super::table::distro_queue;
     use super::*;
 
     fn batch(timeline: u32, first: Option<(u64, u64)>, commit: u64, through: Through) -> Batch {
@@ -367,6 +452,40 @@ mod tests {
         ] {
             assert_eq!(canonical_int(text), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_record_has_the_values_of_the_primary_and_maps_those_of_the_store_no_further() {
+        let status = distro_queue::status;
+        let mut old = Tuple::stored(Table::DistroQueue);
+        old.set(status, Datum::text("scheduled"));
+
+        let mut new = Tuple::absent(Table::DistroQueue);
+        new.set_mapped(status, Datum::text("complete"), Datum::text("done"));
+        new.set(distro_queue::message, Datum::Null);
+
+        let mut change = batch(1, Some((1, 1)), 1, Through::End).changes.remove(0);
+        change.table = Table::DistroQueue;
+        change.operation = Operation::Update {
+            old: Some(old),
+            new,
+        };
+
+        let record = serde_json::to_string(&ChangeRecord::from(&change)).unwrap();
+        let record: ChangeRecord = serde_json::from_str(&record).unwrap();
+        let map = |_: Table, column: &str, value: Option<&str>| {
+            Datum::text(format!("{column} {}", value.unwrap_or("null")))
+        };
+        let (_, operation) = record.operation(map).unwrap();
+        let (old, new) = operation.rows();
+
+        assert_eq!(old.unwrap().text(status), Some("scheduled"));
+        assert_eq!(new.unwrap().text(status), Some("status done"));
+        assert_eq!(
+            new.unwrap().text(distro_queue::message),
+            Some("message null")
+        );
+        assert_eq!(*new.unwrap().get(distro_queue::takedown), Datum::Absent);
     }
 
     #[test]

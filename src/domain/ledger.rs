@@ -106,11 +106,11 @@ fn row_of_columns(
         return None;
     }
 
-    let mut row = Tuple::absent(table);
+    let mut row = Tuple::stored(table);
     row.set(ID, Datum::text(id.to_string()));
 
     for (column, value) in columns.iter().zip(values) {
-        row.set(*column, value.map_or(Datum::Null, Datum::text));
+        row.set(*column, Datum::of(value.as_deref()));
     }
 
     Some(row)

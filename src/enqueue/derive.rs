@@ -17,6 +17,9 @@ use crate::lookup::{LookupError, Lookups, follow_addons};
 use crate::store::unrouted::Unrouted;
 use crate::telemetry::recurring;
 
+/// The reason of events whose row does not match the reference schema.
+pub(super) const MALFORMED: &str = "malformed_row";
+
 /// The events that a batch of changes raises, and its other changes to the store.
 #[derive(Default)]
 pub struct Raised {
@@ -338,7 +341,7 @@ fn derive_one(
                     "rows do not match the mapping: they are stored as unrouted events"
                 );
 
-                raised.unrouted.push(unrouted("malformed_row", detail));
+                raised.unrouted.push(unrouted(MALFORMED, detail));
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Derives and routes unrouted events again, by the present mapping and rows, under the same ids.
 
-use super::derive::derive_found;
+use super::derive::{MALFORMED, Raised, derive_found};
 use super::error::EnqueueError;
 use super::repair::RepairEnqueue;
+use crate::config::TableMappings;
 use crate::domain::change::{Change, ChangeRecord};
 use crate::domain::position::Position;
 use crate::store::unrouted::{Unrouted, take_unrouted};
@@ -25,13 +26,17 @@ impl RepairEnqueue {
     pub async fn reroute(
         &mut self,
         store: &Store,
+        mappings: &TableMappings,
         unrouted: &Unrouted,
     ) -> Result<Rerouted, EnqueueError> {
         let record = unrouted
             .change
             .as_deref()
             .and_then(|change| serde_json::from_str::<ChangeRecord>(change).ok());
-        let Some((table, operation)) = record.and_then(|record| record.operation()) else {
+        let operation = record.and_then(|record| {
+            record.operation(|table, column, value| mappings.datum(table, column, value))
+        });
+        let Some((table, operation)) = operation else {
             return Ok(Rerouted::Unrouted("change_not_stored".to_owned()));
         };
 
@@ -49,7 +54,7 @@ impl RepairEnqueue {
             },
         };
 
-        let change = Change {
+        let mut change = Change {
             position,
             committed_at: unrouted.occurred_at,
             muted: false,
@@ -57,17 +62,17 @@ impl RepairEnqueue {
             operation,
         };
 
-        let mut raised =
-            derive_found(&mut self.lookups, &[change], self.lineage, self.max_data).await?;
-        raised
-            .events
-            .retain(|event| event.kind.as_str() == unrouted.kind);
+        let mut raised = self.derive_again(&change, &unrouted.kind).await?;
+        let is_malformed = |again: &Unrouted| again.reason == MALFORMED;
+
+        // The row may have been corrected since.
+        if raised.unrouted.iter().any(is_malformed) {
+            change.forget_unwatched();
+            raised = self.derive_again(&change, &unrouted.kind).await?;
+        }
 
         let Some(event) = raised.events.first_mut() else {
-            let again = raised
-                .unrouted
-                .into_iter()
-                .find(|again| again.kind == unrouted.kind);
+            let again = raised.unrouted.into_iter().next();
 
             // By the present mapping, the change raises no such event.
             return Ok(Rerouted::Unrouted(
@@ -98,5 +103,16 @@ impl RepairEnqueue {
 
         transaction.commit().await.map_err(StoreError::from)?;
         Ok(Rerouted::Routed)
+    }
+
+    /// Derives the events of one kind.
+    async fn derive_again(&mut self, change: &Change, kind: &str) -> Result<Raised, EnqueueError> {
+        let change = std::slice::from_ref(change);
+        let mut raised =
+            derive_found(&mut self.lookups, change, self.lineage, self.max_data).await?;
+
+        raised.events.retain(|event| event.kind.as_str() == kind);
+        raised.unrouted.retain(|again| again.kind == kind);
+        Ok(raised)
     }
 }

@@ -123,7 +123,7 @@ pub(crate) fn tuple<'a>(
 
     for (index, name) in columns.iter().enumerate() {
         if let Some(column) = table.column(name) {
-            tuple.set(column, mappings.datum(table, name, value(index)));
+            mappings.set(&mut tuple, table, column, value(index));
         }
     }
 

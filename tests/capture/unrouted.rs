@@ -3,7 +3,7 @@
 
 use walhook::private_postgres::Options;
 
-use crate::support::{Platform, Receiver, TestApp, eventually};
+use crate::support::{Platform, Receiver, TestApp, eventually, one};
 use crate::wait_until_unready;
 
 const MODES: [&str; 2] = ["wal", "trigger"];
@@ -141,6 +141,66 @@ async fn a_computed_column_that_fails_for_one_row_is_retried_when_the_row_is_cor
 
         wait_for_unrouted(&app, 0).await;
         assert_eq!(app.walhook_ok(&["unrouted", "retry"]).await, "0 routed\n");
+    }
+}
+
+/// `open` and `done` are mapped to statuses that are mapped themselves: only what the platform wrote
+/// is mapped, once.
+#[tokio::test]
+async fn a_kept_change_follows_the_mapping_and_the_row_that_were_corrected_later() {
+    for mode in MODES {
+        let mut app = prepared(mode).await;
+        let platform = app.platform().await;
+        let outlets_of_text = "alter table distro_queue drop constraint distro_queue_outlet_id_fkey; alter table distro_queue alter outlet_id type text";
+        platform.transaction(outlets_of_text).await;
+
+        let mapping = "source.tables.distro_queue.values";
+        let statuses = [
+            ("open", "scheduled"),
+            ("scheduled", "transcoding"),
+            ("done", "complete"),
+            ("complete", "error"),
+        ];
+        for (own, meaning) in statuses {
+            app.set(&format!("{mapping}.status.{own}"), meaning);
+        }
+
+        app.setup().await;
+        app.run().await;
+
+        let release = release(&platform, platform.user(&[]).await).await;
+        let outlet = platform.outlet("T").await;
+        let entries = format!(
+            "insert into distro_queue (id, release_id, outlet_id, status) values (1, {release}, 'tidal', 'open'), (2, {release}, 'tidl', 'open');
+             update distro_queue set status = 'done' where id = 1"
+        );
+        platform.transaction(&entries).await;
+        wait_for_unrouted(&app, 4).await;
+
+        let retried = app.walhook_ok(&["unrouted", "retry"]).await;
+        assert_eq!(retried, "0 routed\n4 still unrouted: malformed_row\n");
+
+        app.set(&format!("{mapping}.outlet_id.tidal"), &outlet.to_string());
+        let retried = app.walhook_ok(&["unrouted", "retry"]).await;
+        assert_eq!(
+            retried, "3 routed\n1 still unrouted: malformed_row\n",
+            "{mode}"
+        );
+
+        let corrected = "update distro_queue set outlet_id = 'tidal' where id = 2";
+        platform.transaction(corrected).await;
+        assert_eq!(app.walhook_ok(&["unrouted", "retry"]).await, "1 routed\n");
+
+        let kept = "select array_agg(concat_ws(' ', data->>'distro_queue_id', data->>'outlet_id', data->>'previous_status', data->>'status')
+            order by data->>'distro_queue_id', kind, data->>'status' desc) from walhook.event";
+        let kept: Vec<String> = one(&app.store().await, kept).await;
+        let expected = [
+            format!("1 {outlet} complete"),
+            format!("1 {outlet} scheduled"),
+            format!("1 {outlet} scheduled complete"),
+            format!("2 {outlet} scheduled"),
+        ];
+        assert_eq!(kept, expected, "{mode}");
     }
 }
 

@@ -6,7 +6,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::capture::CaptureError;
 use crate::config::TableMappings;
-use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::change::{Change, Operation, Tuple};
 use crate::domain::extra::Extra;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::Position;
@@ -343,11 +343,9 @@ fn tuple(
     let mut tuple = Tuple::absent(table);
 
     for ((index, reference), value) in table.columns().iter().enumerate().zip(values) {
-        let datum = match mappings.computed(table, reference) {
-            Some(_) => Datum::Absent,
-            None => mappings.datum(table, reference, value.as_deref()),
-        };
-        tuple.set(Column(index as u8), datum);
+        if mappings.computed(table, reference).is_none() {
+            mappings.set(&mut tuple, table, Column(index as u8), value.as_deref());
+        }
     }
 
     // A trigger of another mapping writes neither, or other extra values.

@@ -573,8 +573,7 @@ impl Decoder {
             })?;
 
             for column in &sent.targets {
-                let reference = table.columns()[usize::from(column.0)];
-                tuple.set(*column, self.mappings.datum(table, reference, text));
+                self.mappings.set(&mut tuple, table, *column, text);
             }
 
             tuple.is_outside |= sent.only.as_ref().is_some_and(|only| !only.is_met_by(text));
@@ -601,17 +600,8 @@ fn outside_transaction() -> CaptureError {
 
 /// Estimates the memory of a change's values, in bytes.
 pub(super) fn weight(change: &Change) -> usize {
-    let of = |tuple: &Tuple| {
-        tuple
-            .iter()
-            .filter_map(|(_, value)| value.as_str())
-            .map(str::len)
-            .sum::<usize>()
-            + tuple.extra.size()
-    };
-
     let (old, new) = change.operation.rows();
-    old.into_iter().chain(new).map(of).sum()
+    old.into_iter().chain(new).map(Tuple::size).sum()
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ const MAX_WEIGHT: usize = 32 << 20;
 /// The estimated overhead of one remembered row, in bytes.
 const ENTRY_OVERHEAD: usize = 256;
 
-/// The values of the watched columns, in the order of [`Table::watched`].
-type WatchedValues = Box<[Datum]>;
+/// The values of the watched columns and those that the primary has, in the order of
+/// [`Table::watched`].
+type WatchedValues = Box<[(Datum, Datum)]>;
 
 /// A deleted row.
 struct DeletedRow {
@@ -76,7 +77,7 @@ impl DeletedRows {
 
         let watched = table
             .watched_columns()
-            .map(|column| old.get(column).clone());
+            .map(|column| (old.get(column).clone(), old.original(column).clone()));
         let row = DeletedRow {
             watched: watched.collect(),
             is_outside: old.is_outside,
@@ -122,22 +123,21 @@ impl DeletedRows {
         old.set(ID, Datum::text(id));
         old.is_outside = row.is_outside;
 
-        for (column, value) in table.watched_columns().zip(row.watched) {
-            old.set(column, value);
+        for (column, (value, original)) in table.watched_columns().zip(row.watched) {
+            old.set_mapped(column, value, original);
         }
 
         Some(old)
     }
 }
 
-fn weight(id: &str, values: &[Datum]) -> usize {
-    ENTRY_OVERHEAD
-        + id.len()
-        + values
-            .iter()
-            .filter_map(Datum::as_str)
-            .map(str::len)
-            .sum::<usize>()
+fn weight(id: &str, values: &[(Datum, Datum)]) -> usize {
+    let length = |datum: &Datum| datum.as_str().map_or(0, str::len);
+    let lengths = values
+        .iter()
+        .map(|(value, original)| length(value) + length(original));
+
+    ENTRY_OVERHEAD + id.len() + lengths.sum::<usize>()
 }
 
 #[cfg(test)]
