@@ -207,6 +207,16 @@ create table walhook.unrouted_event (
     change      json
 );
 
+-- Transitions that raised no event because a value is not known, by the reason, and the last one.
+create table walhook.ignored_transition (
+    reason      text primary key,
+    transitions bigint not null,
+    source      text not null,
+    source_id   text not null,
+    value       text not null,
+    last_at     timestamptz not null
+);
+
 
 -- 4. Webhooks
 

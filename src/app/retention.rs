@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, SystemClock};
 use crate::store::partitions::Maintained;
 use crate::store::{
-    Store, StoreError, access, audit, idempotency, keys, notices, partitions, sequences, unrouted,
+    Store, StoreError, access, audit, idempotency, ignored, keys, notices, partitions, sequences,
+    unrouted,
 };
 use crate::telemetry::Activity;
 use crate::telemetry::health::Health;
@@ -154,6 +155,7 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
         );
     }
 
+    ignored::remove_old(store, retention_days).await?;
     access::remove_old(store).await?;
     keys::remove_expired(store).await?;
     sequences::remove_orphans(store).await?;

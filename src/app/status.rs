@@ -11,6 +11,7 @@ use crate::domain::delivery::DeliveryClass;
 use crate::postgres;
 use crate::primary::catalog::{self, OutboxBacklog, SlotLag};
 use crate::store::checkpoint::OpenGap;
+use crate::store::ignored::IgnoredTransitions;
 use crate::store::observe::{Extent, Queue, WebhookStates};
 use crate::store::processes::Process;
 use crate::store::unrouted::UnroutedCount;
@@ -63,6 +64,8 @@ pub struct Stored {
     pub retries: Queue,
     pub webhooks: WebhookStates,
     pub unrouted: UnroutedCount,
+    /// Transitions that raised no event, by the reason.
+    pub ignored_transitions: Vec<IgnoredTransitions>,
     /// E-mails that are still to be sent.
     pub notices: i64,
 }
@@ -156,6 +159,7 @@ async fn read_store(config: &Config) -> anyhow::Result<Stored> {
         retries: queue(&store, DeliveryClass::Retry).await?,
         webhooks: store.webhook_states(Extent::Until(MOST)).await?,
         unrouted: store.count_unrouted(MOST).await?,
+        ignored_transitions: store.ignored_transitions().await?,
         notices: notices::count_pending(&store).await?,
     })
 }

@@ -24,8 +24,6 @@ pub enum Cause {
 }
 
 impl Cause {
-    const COUNT: usize = Cause::Claim as usize + 1;
-
     pub fn because(self, detail: impl Into<String>) -> Rejection {
         Rejection {
             cause: self,
@@ -61,12 +59,12 @@ impl Rejection {
     /// Logs the rejection at level `info`, unless the same cause keeps occurring, and otherwise at
     /// level `debug`: anybody can send such tokens.
     pub fn log(&self) {
-        static SEEN: [Recurring; Cause::COUNT] = [const { Recurring::new() }; Cause::COUNT];
+        static SEEN: Recurring = Recurring::new();
 
         let cause = self.cause.as_str();
         let detail = &self.detail;
 
-        if SEEN[self.cause as usize].must_log() {
+        if SEEN.must_log(cause) {
             tracing::info!(cause, detail, "a token of the platform is rejected");
         } else {
             tracing::debug!(cause, detail, "a token of the platform is rejected");

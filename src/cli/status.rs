@@ -218,6 +218,20 @@ fn stored(store: &Stored) -> Vec<(&'static str, String)> {
         _ => "none".to_owned(),
     };
 
+    let ignored = store.ignored_transitions.iter();
+    let ignored = ignored.map(|found| {
+        let text = format!(
+            "{} transitions raised no event: {}, the last one {} {} at {} with `{}`",
+            found.transitions,
+            found.reason,
+            found.table,
+            found.row,
+            millis(found.last_at),
+            found.value
+        );
+        ("ignored", text)
+    });
+
     lines.extend([
         (
             "deliveries",
@@ -251,6 +265,14 @@ fn stored(store: &Stored) -> Vec<(&'static str, String)> {
             ),
         ),
         ("unrouted", unrouted),
+    ]);
+
+    match store.ignored_transitions.is_empty() {
+        true => lines.push(("ignored", "none".to_owned())),
+        false => lines.extend(ignored),
+    }
+
+    lines.extend([
         ("notices", format!("{} pending", count(store.notices))),
         (
             "store",

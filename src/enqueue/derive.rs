@@ -14,6 +14,7 @@ use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress};
 use crate::events::{Derived, LookupKey, NoEvent, Rule, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
+use crate::store::ignored::IgnoredTransitions;
 use crate::store::unrouted::Unrouted;
 use crate::telemetry::recurring;
 
@@ -27,7 +28,8 @@ pub struct Raised {
     pub max_data: usize,
     pub events: Vec<Event>,
     pub unrouted: Vec<Unrouted>,
-    pub ignored: Vec<&'static str>,
+    /// One entry for each reason.
+    pub ignored: Vec<IgnoredTransitions>,
     /// Releases that were distributed in this batch, including muted ones.
     pub distributed: HashSet<i64>,
     pub addons: AddonChanges,
@@ -67,6 +69,20 @@ impl OncePerRelease {
 }
 
 impl Raised {
+    fn ignore(&mut self, ignored: IgnoredTransitions) {
+        let mut others = self.ignored.iter_mut();
+
+        match others.find(|other| other.reason == ignored.reason) {
+            Some(other) => {
+                *other = IgnoredTransitions {
+                    transitions: other.transitions + ignored.transitions,
+                    ..ignored
+                }
+            }
+            None => self.ignored.push(ignored),
+        }
+    }
+
     /// Takes out an event that is not stored. Its release counts as never distributed.
     pub fn withdraw(&mut self, index: usize) -> Event {
         let event = self.events.remove(index);
@@ -301,7 +317,21 @@ fn derive_one(
             Ok(derived) if change.muted => raised.distributed.extend(derived.once_for_release),
             Err(_) if change.muted => {}
             Err(NoEvent::NotApplicable | NoEvent::Lookup(_)) => {}
-            Err(NoEvent::Ignored(reason)) => raised.ignored.push(reason),
+            Err(NoEvent::Ignored { reason, value }) => {
+                let ignored = IgnoredTransitions::new(reason, change, &value);
+
+                recurring!(
+                    warn,
+                    of format!("{reason} {value}"),
+                    reason,
+                    table = ignored.table,
+                    row = ignored.row,
+                    value = ignored.value,
+                    "transitions to and from this value raise no event, because no map names it"
+                );
+
+                raised.ignore(ignored);
+            }
             Ok(derived) => {
                 let id = event_id(lineage.system_identifier, change, rule.kind);
 

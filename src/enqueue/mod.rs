@@ -31,6 +31,7 @@ use crate::retry::Backoff;
 use crate::store::checkpoint::advance_checkpoint;
 use crate::store::delivery::NewLease;
 use crate::store::enqueue::{claim_distributed, prepare_inserts};
+use crate::store::ignored::add_ignored;
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::lookup_rows::{change_addons, change_lookup_rows};
 use crate::store::unrouted::insert_unrouted;
@@ -356,6 +357,7 @@ impl<C: Clock> Enqueue<C> {
             tokio::try_join!(
                 biased;
                 insert_unrouted(&*transaction, unrouted),
+                add_ignored(&*transaction, ignored),
                 change_addons(&*transaction, addons),
                 update_ledger(&*transaction, ledger, is_first),
                 change_lookup_rows(&*transaction, lookup_rows),

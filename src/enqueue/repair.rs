@@ -12,6 +12,7 @@ use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
 use crate::store::enqueue::{claim_distributed, undistributed};
+use crate::store::ignored::add_ignored;
 use crate::store::unrouted::insert_unrouted;
 use crate::store::{Transaction, sequences};
 
@@ -77,6 +78,7 @@ impl RepairEnqueue {
             insert(transaction, &raised.events, &fanned_out, None, repaired).await?;
             sequences::store(transaction, &numbers.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
+            add_ignored(transaction, &raised.ignored).await?;
         }
 
         Ok(Repaired {

@@ -12,6 +12,7 @@ use crate::failpoint::failpoint;
 use crate::handoff::HandoffBatch;
 use crate::store::delivery::{self, NewLease};
 use crate::store::enqueue;
+use crate::store::ignored::IgnoredTransitions;
 use crate::store::unrouted::Unrouted;
 use crate::store::{GenericClient, StoreError, sequences};
 use crate::telemetry::{self, recurring};
@@ -134,13 +135,19 @@ pub(super) async fn insert(
 }
 
 /// Counts stored events, unrouted events and ignored transitions.
-pub(super) fn count(events: &[Event], unrouted: &[Unrouted], ignored: &[&'static str]) {
+pub(super) fn count(events: &[Event], unrouted: &[Unrouted], ignored: &[IgnoredTransitions]) {
     for event in events {
         counter!(telemetry::EVENTS, "event" => event.kind.as_str()).increment(1);
     }
 
-    for reason in ignored {
-        counter!(telemetry::IGNORED_TRANSITIONS, "reason" => *reason).increment(1);
+    for IgnoredTransitions {
+        reason,
+        transitions,
+        ..
+    } in ignored
+    {
+        counter!(telemetry::IGNORED_TRANSITIONS, "reason" => reason.clone())
+            .increment(*transitions as u64);
     }
 
     if let Some(first) = unrouted.first() {

@@ -113,6 +113,8 @@ impl RepairEnqueue {
 
         raised.events.retain(|event| event.kind.as_str() == kind);
         raised.unrouted.retain(|again| again.kind == kind);
+        // It was counted when it was captured.
+        raised.ignored.clear();
         Ok(raised)
     }
 }

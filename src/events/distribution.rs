@@ -197,7 +197,7 @@ impl EventData for OutletStatusChanged {
         let row = Transition::of(change, distro_queue::status)?;
         let status = row
             .to
-            .ok_or(NoEvent::Ignored("null_distribution_status"))?
+            .ok_or_else(|| NoEvent::ignored("null_distribution_status", None))?
             .to_owned();
         let (owner, entry) = QueueEntry::read(&row, facts)?;
         let previous_status = row
@@ -465,7 +465,7 @@ mod tests {
         );
         assert_eq!(
             without_status,
-            Err(NoEvent::Ignored("null_distribution_status"))
+            Err(NoEvent::ignored("null_distribution_status", None))
         );
     }
 

@@ -81,9 +81,12 @@ impl EventData for ReviewStatusChanged {
 
         // A new release has no previous status.
         require(!row.inserted)?;
-        let statuses = row.from.and_then(variant).zip(row.to.and_then(variant));
-        let (previous_status, new_status) =
-            statuses.ok_or(NoEvent::Ignored("unknown_review_status"))?;
+        let known = |status: Option<&str>| {
+            let unknown = || NoEvent::ignored("unknown_review_status", status);
+            status.and_then(variant).ok_or_else(unknown)
+        };
+        let new_status = known(row.to)?;
+        let previous_status = known(row.from)?;
         let (owner, identity) = ReleaseIdentity::read(&row, facts)?;
         let review_issues = match new_status {
             ReviewStatus::RequireChanges | ReviewStatus::Rejected => {
@@ -280,15 +283,15 @@ mod tests {
     fn undocumented_review_statuses_are_counted_and_raise_nothing() {
         let facts = FakeFacts::default();
         let null = || moved(TABLE, &release("draft", "none"), "review_status", None);
-        for change in [
-            review("draft", "limbo"),
-            review("limbo", "draft"),
-            review("draft", "Approved"),
-            null(),
+        for (change, value) in [
+            (review("draft", "limbo"), "limbo"),
+            (review("limbo", "draft"), "limbo"),
+            (review("draft", "Approved"), "Approved"),
+            (null(), "null"),
         ] {
             assert_eq!(
                 facts.derive(REVIEW, &change),
-                Err(NoEvent::Ignored("unknown_review_status"))
+                Err(NoEvent::ignored("unknown_review_status", Some(value)))
             );
         }
 

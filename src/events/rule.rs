@@ -52,8 +52,8 @@ pub struct TranscodedFile {
 pub enum NoEvent {
     /// The change is not a transition that raises this event, or its owner lacks the add-on.
     NotApplicable,
-    /// The transition involves an undocumented value. Counted under this reason.
-    Ignored(&'static str),
+    /// The transition leads to or from an undocumented value. Counted under this reason.
+    Ignored { reason: &'static str, value: String },
     /// A row is not cached: fetch it and run the rule again.
     Lookup(LookupKey),
     /// The event occurred, but its owner cannot be determined, for this reason.
@@ -63,6 +63,16 @@ pub enum NoEvent {
     /// The changed row does not match the reference schema, for example because an id is not an
     /// integer.
     Malformed(String),
+}
+
+impl NoEvent {
+    /// The transition involves a value that is not known.
+    pub(super) fn ignored(reason: &'static str, value: Option<&str>) -> NoEvent {
+        NoEvent::Ignored {
+            reason,
+            value: value.unwrap_or("null").to_owned(),
+        }
+    }
 }
 
 /// The row that a rule needs and that is not cached.

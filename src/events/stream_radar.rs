@@ -188,7 +188,7 @@ impl EventData for FlagResolved {
         require(!row.inserted)?;
 
         if row.from != Some(ACTIVE) {
-            return Err(NoEvent::Ignored("unknown_flag_status"));
+            return Err(NoEvent::ignored("unknown_flag_status", row.from));
         }
 
         let (owner, recording, detection) = read(&row, facts)?;
@@ -291,7 +291,10 @@ mod tests {
 
         let elsewhere = moved(TABLE, &flag("resolved"), "status", Some("pending"));
         let end = FakeFacts::default().derive(RESOLVED_EVENT, &elsewhere);
-        assert_eq!(end, Err(NoEvent::Ignored("unknown_flag_status")));
+        assert_eq!(
+            end,
+            Err(NoEvent::ignored("unknown_flag_status", Some("pending")))
+        );
     }
 
     #[test]

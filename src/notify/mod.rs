@@ -8,7 +8,6 @@
 mod mailer;
 mod message;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,11 +54,6 @@ pub struct Notifier {
     pub mailer: Option<Mailer>,
 }
 
-/// The causes of failures to send. A cause is logged when it occurs first, and again after it has
-/// not occurred for a while. The texts of errors are not compared, because servers may word the
-/// same error differently each time.
-type Failures = BTreeMap<&'static str, Recurring>;
-
 /// Why a notice could not be sent. It will be retried.
 struct Failed {
     /// The `cause` label of the metric.
@@ -69,14 +63,14 @@ struct Failed {
 
 /// Sends notices until `stop`. A mail that is being sent is finished first.
 pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<()> {
-    let mut failures = Failures::new();
+    let failures = Recurring::new();
     let mut counted_at = None;
     let mut store_retries = STORE_RETRIES;
     let reading = Activity::new("reading notices");
 
     while !stop.is_cancelled() {
         let step = match &notifier.mailer {
-            Some(mailer) => notifier.send_next(mailer, &mut failures).await,
+            Some(mailer) => notifier.send_next(mailer, &failures).await,
             None => notifier.log_next().await,
         };
 
@@ -123,11 +117,7 @@ impl Notifier {
     }
 
     /// Sends the notice that has been due longest. Returns false if no notice is due.
-    async fn send_next(
-        &self,
-        mailer: &Mailer,
-        failures: &mut Failures,
-    ) -> Result<bool, StoreError> {
+    async fn send_next(&self, mailer: &Mailer, failures: &Recurring) -> Result<bool, StoreError> {
         let Some(claimed) = notices::claim(&self.store, LEASE).await? else {
             return Ok(false);
         };
@@ -173,7 +163,9 @@ impl Notifier {
             Err(Failed { cause, error }) => {
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => cause).increment(1);
 
-                if failures.entry(cause).or_default().must_log() {
+                // The texts of errors are not compared, because servers may word the same error
+                // differently each time.
+                if failures.must_log(cause) {
                     tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
 

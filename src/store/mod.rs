@@ -16,6 +16,7 @@ pub mod erase;
 pub mod feed;
 pub mod hours;
 pub mod idempotency;
+pub mod ignored;
 pub mod job_progress;
 pub mod jobs;
 pub mod keys;

@@ -86,7 +86,7 @@ impl Unrouted {
 }
 
 /// Shortens a text to what every store accepts.
-fn storable(text: &str) -> String {
+pub(super) fn storable(text: &str) -> String {
     text.chars()
         .take(MAX_TEXT)
         .flat_map(char::escape_default)

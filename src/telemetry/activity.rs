@@ -1,6 +1,7 @@
 //! Faults that are logged once when they begin, not on every occurrence: [`Activity`] if their end
 //! can be observed, otherwise [`recurring!`].
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -52,40 +53,56 @@ impl Activity {
 }
 
 /// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over
-/// after `QUIET_PERIOD`.
+/// after `QUIET_PERIOD`. What it concerns, such as a cause or a value, is logged each by itself.
 #[derive(Debug, Default)]
-pub struct Recurring(Mutex<Option<Instant>>);
+pub struct Recurring(Mutex<BTreeMap<String, Instant>>);
 
 /// How long a fault must not occur before it is logged again.
 const QUIET_PERIOD: Duration = Duration::from_secs(600);
+/// Of how much that a fault concerns at the same time is logged.
+const MAX_SUBJECTS: usize = 100;
 
 impl Recurring {
     pub const fn new() -> Recurring {
-        Recurring(Mutex::new(None))
+        Recurring(Mutex::new(BTreeMap::new()))
     }
 
-    /// Records an occurrence of the fault. Returns true if it must be logged: the first time, and
-    /// after `QUIET_PERIOD` without one.
-    pub fn must_log(&self) -> bool {
-        self.must_log_at(Instant::now())
+    /// Records an occurrence of the fault that concerns `subject`. Returns true if it must be
+    /// logged: the first time, and after `QUIET_PERIOD` without one.
+    pub fn must_log(&self, subject: &str) -> bool {
+        self.must_log_at(subject, Instant::now())
     }
 
-    fn must_log_at(&self, now: Instant) -> bool {
+    fn must_log_at(&self, subject: &str, now: Instant) -> bool {
         let mut last = self.0.lock();
-        let before = last.replace(now);
-        before.is_none_or(|before| now.saturating_duration_since(before) > QUIET_PERIOD)
+        last.retain(|_, last| now.saturating_duration_since(*last) <= QUIET_PERIOD);
+
+        if let Some(last) = last.get_mut(subject) {
+            *last = now;
+            return false;
+        }
+
+        let is_logged = last.len() < MAX_SUBJECTS;
+        if is_logged {
+            last.insert(subject.to_owned(), now);
+        }
+
+        is_logged
     }
 }
 
-/// Logs at `$level`, but only once while the fault at this place in the code keeps occurring: see
-/// [`Recurring`].
+/// Logs at `$level`, but only once while the fault at this place in the code keeps occurring, or
+/// `of` each subject: see [`Recurring`].
 macro_rules! recurring {
-    ($level:ident, $($arguments:tt)+) => {{
+    ($level:ident, of $subject:expr, $($arguments:tt)+) => {{
         static FAULT: $crate::telemetry::Recurring = $crate::telemetry::Recurring::new();
-        if FAULT.must_log() {
+        if FAULT.must_log(&$subject) {
             tracing::$level!($($arguments)+);
         }
     }};
+    ($level:ident, $($arguments:tt)+) => {
+        $crate::telemetry::recurring!($level, of "", $($arguments)+)
+    };
 }
 pub(crate) use recurring;
 
@@ -109,9 +126,17 @@ mod tests {
         let fault = Recurring::new();
         let start = Instant::now();
 
-        assert!(fault.must_log_at(start));
-        assert!(!fault.must_log_at(start + QUIET_PERIOD));
-        assert!(!fault.must_log_at(start + QUIET_PERIOD * 2));
-        assert!(fault.must_log_at(start + QUIET_PERIOD * 3 + Duration::from_secs(1)));
+        assert!(fault.must_log_at("a", start));
+        assert!(!fault.must_log_at("a", start + QUIET_PERIOD));
+        assert!(!fault.must_log_at("a", start + QUIET_PERIOD * 2));
+
+        let later = start + QUIET_PERIOD * 3 + Duration::from_secs(1);
+        assert!(fault.must_log_at("a", later));
+
+        // Any number of subjects does not fill the log.
+        let subjects = (0..1_000).map(|number| number.to_string());
+        let logged = subjects.filter(|subject| fault.must_log_at(subject, later));
+        assert_eq!(logged.count(), MAX_SUBJECTS - 1);
+        assert!(!fault.must_log_at("0", later + QUIET_PERIOD));
     }
 }

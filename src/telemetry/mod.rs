@@ -34,7 +34,7 @@ metrics! {
     describe_counter UNROUTED_EVENTS "walhook_unrouted_events_total": "Events that could not be derived, routed or stored";
     describe_gauge UNROUTED "walhook_unrouted_events": "Events that wait for `walhook unrouted retry` or `discard`, up to 10,000";
     describe_counter IGNORED_TRANSITIONS "walhook_ignored_transitions_total":
-        "Transitions that raise no event because the new value is unknown, by reason";
+        "Transitions that raise no event because the value before or after is unknown, by reason";
     describe_counter ATTEMPTS "walhook_delivery_attempts_total": "Delivery attempts, by outcome and error kind";
     describe_histogram ATTEMPT_DURATION "walhook_delivery_attempt_duration_seconds" in Seconds: "Duration of delivery attempts";
     describe_counter DISABLED_WEBHOOKS "walhook_webhooks_disabled_total": "Webhooks disabled automatically, by the kind of the last error, or gone";

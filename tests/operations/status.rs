@@ -282,3 +282,47 @@ async fn operators_find_disable_enable_and_recover_webhooks_of_all_users() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no such webhook"));
 }
+
+/// A platform moves a release into a status that no map names, and out of it again.
+#[tokio::test]
+async fn status_shows_ignored_transitions_and_each_value_is_logged_once() {
+    let app = TestApp::start().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let release = platform.release(platform.label(user).await).await;
+
+    for (round, status) in ["archived", "approved", "archived", "limbo", "limbo"]
+        .iter()
+        .enumerate()
+    {
+        let other = format!("update release set title = '{round}', review_status = '{status}'");
+        platform.transaction(&other).await;
+    }
+    platform.payment(user, "ready").await;
+    app.wait_for_events(1).await;
+
+    let (shown, _) = status(&app).await;
+    let ignored = &shown["store"]["ignored_transitions"];
+    assert_eq!(ignored.as_array().unwrap().len(), 1, "{shown}");
+
+    let expected = json!({
+        "reason": "unknown_review_status", "transitions": 4, "table": "release", "row": release.to_string(),
+        "value": "limbo", "last_at": ignored[0]["last_at"],
+    });
+    assert_eq!(ignored[0], expected);
+
+    let text = app.walhook_ok(&["status"]).await;
+    let line = format!(
+        "ignored      4 transitions raised no event: unknown_review_status, the last one release {release} at "
+    );
+    assert!(text.contains(&line) && text.contains("`limbo`"), "{text}");
+
+    let log = std::fs::read_to_string(app.log_file()).expect("the server log");
+    let logged = |value: &str| {
+        let lines = log.lines().filter(|line| line.contains("raise no event"));
+        lines
+            .filter(|line| line.contains(&format!("value=\"{value}\"")))
+            .count()
+    };
+    assert_eq!((logged("archived"), logged("limbo")), (1, 1), "{log}");
+}

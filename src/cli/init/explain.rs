@@ -127,7 +127,9 @@ async fn describe(kind: EventKind, event: &Derived, receivers: &mut Receivers) -
 
 fn describe_reason(reason: &NoEvent) -> String {
     match reason {
-        NoEvent::Ignored(reason) => format!("{reason}: map the value in source.tables"),
+        NoEvent::Ignored { reason, value } => {
+            format!("{reason} ({value}): map the value in source.tables")
+        }
         NoEvent::Unrouted(reason) => format!("it has no owner ({reason})"),
         NoEvent::LookupFailed(detail) | NoEvent::Malformed(detail) => detail.clone(),
         NoEvent::Lookup(key) => format!("{key} cannot be read"),
