@@ -97,9 +97,11 @@ left join lateral (
 order by attribute.attrelid, attribute.attnum
 
 -- name: sample
--- The values of a column in a part of the table, most frequent first. $1 the most values
+-- The values of a column in a part of the table's rows, most frequent first. $1 the most values
 select value, count(*) as found
-from (select {column} as value from (select {name} from {table} limit 10000) as this) as sampled
+from (
+    select {column} as value from (select {name} from {table} as this where {condition} limit 10000) as this
+) as sampled
 where value is not null
 group by value
 order by 2 desc, 1

@@ -1,4 +1,4 @@
-//! Surveys the platform's schema for `walhook init`: reads the catalog and the planner's statistics,
+//! Surveys the platform's schema for `walhook init` and `walhook check`: reads the catalog and the planner's statistics,
 //! and samples columns of which the statistics say too little.
 
 use std::collections::HashMap;
@@ -9,7 +9,10 @@ use tokio_postgres::{Client, Row};
 
 use super::catalog;
 use super::error::Result;
+use super::mapped::condition_on_this;
+use crate::config::Source;
 use crate::domain::survey::{MAX_VALUES, Reference, Survey, SurveyedColumn, SurveyedTable};
+use crate::domain::table::Table;
 use crate::postgres::{self, fill, logged, quote_identifier, quote_qualified, row::row};
 use crate::sql::primary as sql;
 
@@ -102,8 +105,7 @@ pub async fn survey(url: &str) -> Result<Survey> {
     let client = postgres::connect(url).await?;
     let server = catalog::server(&client).await?;
 
-    let tables = read(&client, sql::survey::TABLES, &[(&MAX_TABLES, Type::INT8)]).await?;
-    let tables: Vec<FoundTable> = tables.iter().map(FoundTable::from).collect();
+    let tables = tables(&client).await?;
     let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
     let columns = read(&client, sql::survey::COLUMNS, &[(&oids, Type::OID_ARRAY)]).await?;
 
@@ -137,7 +139,7 @@ pub async fn survey(url: &str) -> Result<Survey> {
                 .iter()
                 .any(|(oid, name)| *oid == table.oid && *name == column.name);
             if is_wanted && started_at.elapsed() < SAMPLES_WITHIN {
-                sample(&client, &table, column).await?;
+                sample(&client, &table, column, "true").await?;
             }
         }
 
@@ -153,6 +155,55 @@ pub async fn survey(url: &str) -> Result<Survey> {
     Ok(survey)
 }
 
+/// Surveys the values of mapped columns, in read-only transactions. Columns that are not found are
+/// left out. Rows are those that meet their table's condition.
+pub async fn survey_columns(
+    url: &str,
+    source: &Source,
+    columns: &[(Table, &'static str)],
+) -> Result<Vec<(Table, &'static str, SurveyedColumn)>> {
+    let client = postgres::connect(url).await?;
+    let tables = tables(&client).await?;
+    let table_of = |table: Table| {
+        let (schema, name) = source.tables.qualified_name(table);
+        let mut tables = tables.iter();
+        tables.find(|found| found.schema == schema && found.name == name)
+    };
+
+    let mapped = columns.iter().filter_map(|(table, _)| table_of(*table));
+    let oids: Vec<u32> = mapped.map(|table| table.oid).collect();
+    let rows = read(&client, sql::survey::COLUMNS, &[(&oids, Type::OID_ARRAY)]).await?;
+    let mut surveyed = Vec::new();
+
+    for (table, column) in columns {
+        let Some(of) = table_of(*table) else { continue };
+        let name = source.tables.column(*table, column);
+        let mut all = rows.iter().map(FoundColumn::from);
+        let Some(mut own) = all.find(|own| own.relation == of.oid && own.name == name) else {
+            continue;
+        };
+
+        // Those of the statistics may be gone, or in rows that do not meet the condition.
+        own.common.clear();
+        let is_sampled = own.readable && matches!(own.category.as_str(), "S" | "E" | "N");
+        let mut own = SurveyedColumn::from(own);
+
+        if is_sampled {
+            let condition = condition_on_this(&source.tables, *table);
+            sample(&client, of, &mut own, &condition).await?;
+        }
+
+        surveyed.push((*table, *column, own));
+    }
+
+    Ok(surveyed)
+}
+
+async fn tables(client: &Client) -> Result<Vec<FoundTable>> {
+    let tables = read(client, sql::survey::TABLES, &[(&MAX_TABLES, Type::INT8)]).await?;
+    Ok(tables.iter().map(FoundTable::from).collect())
+}
+
 /// Runs a query in its own transaction.
 async fn read(
     client: &Client,
@@ -165,13 +216,20 @@ async fn read(
     Ok(rows?)
 }
 
-/// Adds the values of a part of the table. A column that cannot be read in time is left as it is.
-async fn sample(client: &Client, table: &FoundTable, column: &mut SurveyedColumn) -> Result<()> {
+/// Adds the values of a part of the rows that meet a condition. A column that cannot be read in time
+/// is left as it is.
+async fn sample(
+    client: &Client,
+    table: &FoundTable,
+    column: &mut SurveyedColumn,
+    condition: &str,
+) -> Result<()> {
     let name = quote_identifier(&column.name);
     let names = [
         ("column", &*logged(&format!("this.{name}"))),
         ("name", &name),
         ("table", &quote_qualified(&table.schema, &table.name)),
+        ("condition", condition),
     ];
 
     let most = MAX_VALUES as i64 + 1;

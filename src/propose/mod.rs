@@ -15,7 +15,7 @@ use crate::domain::table::Table;
 use crate::sql::{quote_identifier, quote_qualified};
 
 pub use render::toml;
-pub use values::{Code, ValueMap, possible};
+pub use values::{Code, ValueMap, meaning_of, possible};
 
 /// What a person has decided.
 #[derive(Clone, Debug, Default)]

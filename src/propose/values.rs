@@ -45,7 +45,7 @@ pub fn possible(table: Table, column: &str) -> Vec<&'static str> {
 }
 
 /// Returns the meaning that a text names.
-pub(super) fn meaning_of(table: Table, column: &str, text: &str) -> Option<&'static str> {
+pub fn meaning_of(table: Table, column: &str, text: &str) -> Option<&'static str> {
     let named = words(text);
     let mut meanings = meanings(table, column).iter();
     meanings.find_map(|(meaning, phrases)| {

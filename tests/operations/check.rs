@@ -183,3 +183,85 @@ async fn the_remedies_of_a_lost_slot_agree() {
     assert!(text.contains("ok    processes: 1 connected"), "{text}");
     replica.kill().await;
 }
+
+#[tokio::test]
+async fn values_that_no_map_names_and_events_that_no_value_raises_are_warnings() {
+    let mut app = TestApp::prepare().await;
+    let platform = app.platform().await;
+    let label = platform.label(platform.user(&[]).await).await;
+    let [release, _] = [platform.release(label).await, platform.release(label).await];
+
+    // Codes, a text of its own, an enum without rows, and a text that raises nothing.
+    let statuses = format!(
+        "alter table distro_queue alter status type smallint using 0, add kind text;
+         insert into distro_queue (id, release_id, status, kind) values (1, {release}, 0, 'audio'), (2, {release}, 9, 'video');
+         create type payment_state as enum ('draft', 'issued');
+         alter table payment alter status type payment_state using status::payment_state;
+         insert into track (id, release_id, isrc, title) values (1, {release}, 'i', 't');
+         insert into transcoder_queue (id, track_id, status) values (1, 1, 'DONE');
+         update release set review_status = 'archived' where id = {release}"
+    );
+    platform.transaction(&statuses).await;
+    app.set("source.tables.distro_queue.only.kind", "audio");
+    app.setup().await;
+
+    let json = app.walhook_ok(&["check", "--json"]).await;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let findings = json["findings"].as_array().unwrap().iter();
+    let warned: Vec<(&str, &str)> = findings
+        .filter(|finding| finding["severity"] == "warn")
+        .filter_map(|finding| Some((finding["subject"].as_str()?, finding["state"].as_str()?)))
+        .filter(|(subject, _)| subject.starts_with("source.tables."))
+        .collect();
+
+    let expected = [
+        (
+            "source.tables.release.values.review_status",
+            "rows have values that no map names: archived",
+        ),
+        (
+            "source.tables.distro_queue.values.status",
+            "rows have values that no map names: 0; no value means complete, so delivery.completed and takedown.completed cannot be raised",
+        ),
+        (
+            "source.tables.transcoder_queue.values.status",
+            "no value means complete, so transcode.completed cannot be raised",
+        ),
+        (
+            "source.tables.payment.values.status",
+            "no value means ready, so payment.statement_ready cannot be raised",
+        ),
+    ];
+    assert_eq!(warned, expected);
+
+    let text = line(&app, "source.tables.payment.values.status").await;
+    assert!(
+        text.as_deref()
+            .is_some_and(|text| text.starts_with("warn  ") && text.contains("one of ready")),
+        "{text:?}"
+    );
+
+    // A platform may keep no failures.
+    app.set("source.tables.distro_queue.values.status.0", "complete")
+        .set(
+            "source.tables.transcoder_queue.values.status.DONE",
+            "complete",
+        )
+        .set("source.tables.payment.values.status.issued", "ready");
+    platform
+        .transaction("update release set review_status = 'draft'")
+        .await;
+    assert_eq!(
+        line(&app, "values").await.as_deref(),
+        Some("ok    values: the maps of 9 columns are complete")
+    );
+
+    // A map that misses the one value that matters.
+    app.set("source.tables.distro_queue.values.status.0", "scheduled");
+    let text = line(&app, "source.tables.distro_queue.values.status").await;
+    assert!(
+        text.as_deref()
+            .is_some_and(|text| text.contains("status: no value means complete, so")),
+        "{text:?}"
+    );
+}

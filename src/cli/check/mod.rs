@@ -1,6 +1,7 @@
 //! `walhook check`: every precondition on its own line, and a summary.
 
 mod store;
+mod values;
 
 use serde_json::json;
 
@@ -17,6 +18,8 @@ use crate::store::{Store, keys as stored_keys};
 use crate::vault::Vault;
 use std::fmt;
 use std::net::IpAddr;
+
+pub(super) use values::unnamed;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -82,6 +85,7 @@ async fn findings(config: &Config) -> Vec<Finding> {
 
     if primary.is_some() {
         findings.extend(lookups(config).await);
+        findings.extend(values::inspect(config).await);
     }
 
     findings.push(mail(config).await);

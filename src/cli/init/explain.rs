@@ -1,10 +1,11 @@
 //! `walhook init --explain`: which events the newest rows would have raised.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
 use crate::cli::CommandResult;
+use crate::cli::check::unnamed;
 use crate::config::Config;
 use crate::domain::change::Tuple;
 use crate::domain::event::{EventKind, UserId};
@@ -148,49 +149,17 @@ fn state(table: Table, row: &Tuple) -> String {
 
 /// Prints the values of statuses that have no meaning.
 fn print_unnamed(table: Table, rows: &[Tuple], config: &Config) {
-    let columns = table
-        .columns()
-        .iter()
-        .filter(|column| **column != "takedown");
-
-    for name in columns {
-        let known = possible(table, name);
-        let Some(column) = table.column(name).filter(|_| !known.is_empty()) else {
-            continue;
-        };
-
-        let own: BTreeSet<&str> = match (table, *name) {
-            (Table::DistroQueue, "status") => {
-                let listed = config
-                    .source
-                    .distribution_statuses
-                    .iter()
-                    .map(String::as_str);
-                listed
-                    .chain(config.source.tables.meanings(table, name))
-                    .collect()
-            }
-            _ => config.source.tables.meanings(table, name).collect(),
-        };
-
-        // Statuses that raise nothing need no name, but nobody can read a number.
-        let is_any_wrong =
-            table.closed_values(name).is_some() || (table, *name) == (Table::DistroQueue, "status");
-        let values: BTreeSet<&str> = rows
-            .iter()
-            .filter_map(|row| row.text(column))
-            .filter(|value| is_any_wrong || value.parse::<f64>().is_ok())
-            .collect();
-        let unnamed: Vec<&str> = values
+    for name in table.columns() {
+        let values = rows.iter().filter_map(|row| row.text(table.column(name)?));
+        let unnamed: Vec<&str> = unnamed(&config.source, table, name, values)
             .into_iter()
-            .filter(|value| !known.contains(value) && !own.contains(value))
             .collect();
 
         if !unnamed.is_empty() {
             println!(
                 "  {name} has values that no map names: {}; the documented ones are {} (source.tables.{}.values.{name})",
                 unnamed.join(", "),
-                known.join(", "),
+                possible(table, name).join(", "),
                 table.name()
             );
         }
