@@ -36,47 +36,72 @@ comment on function walhook_capture.{function}() is 'walhook {hash}';
 drop schema if exists walhook_capture cascade;
 
 -- name: function
+-- Whether an update has changed what the outbox needs. Most updates have not: their rows are not
+-- queued for the trigger, and cost no transaction id. The trigger depends on no column, so that the
+-- platform may drop or alter each: what fails here fails again in the trigger, which notes it.
+create or replace function walhook_capture.{function}_changed(before anyelement, after anyelement) returns boolean
+    language plpgsql
+as {quote}
+begin
+    return {changed};
+exception when others then
+    return true;
+end
+{quote};
+
 create or replace function walhook_capture.{function}() returns trigger
     language plpgsql security definer
     set search_path = pg_catalog, pg_temp
-    set lock_timeout = '1s'
-    set datestyle = 'ISO'
-    set timezone = 'UTC'
-    set intervalstyle = 'postgres'
-    set extra_float_digits = 1
-    set bytea_output = 'hex'
+    set lock_timeout = '1s'{formats}
 as {quote}
 declare
+    is_changed boolean := true;
+    before text[];
+    after text[];
     failure bigint := 0;
     state text;
     reason text;
 begin
-    -- Most updates change nothing that events need. They cost no transaction id: nothing is
-    -- written.
-    if tg_op = 'UPDATE' and not ({changed}) then
-        return null;
-    end if;
-    if current_setting('walhook.outbox_locked', true) = 'on' then
-        raise lock_not_available using message = 'the outbox was locked at an earlier row of the transaction';
-    end if;
-    {write};
-    return null;
--- Never the application's transaction. A cancelled statement is not among these: it stays
--- cancelled.
-exception when others then
-    state := sqlstate;
-    reason := sqlerrm;
-    if state = '42804' then
-        -- The session has plans from before the type of a column was altered. This statement is
-        -- planned each time.
+    for is_planned in 0..1 loop
         begin
-            execute {inner}{planned}{inner} using left(tg_op, 1), old, new;
+            if current_setting('walhook.outbox_locked', true) = 'on' then
+                raise lock_not_available using message = 'the outbox was locked at an earlier row of the transaction';
+            end if;
+            if is_planned = 0 then
+                if tg_op <> 'INSERT' then
+                    before := {before};
+                end if;
+                if tg_op <> 'DELETE' then
+                    after := {after};
+                end if;
+            else
+                execute {inner}{planned}{inner} into is_changed, before, after using left(tg_op, 1), old, new;
+            end if;
+            if not is_changed then
+                return null;
+            end if;
+            if tg_op = 'DELETE' then
+                -- From here on, this transaction's insertions are compared with what it has deleted.
+                perform set_config('walhook.deleted', 'on', true);
+            elsif {rekeyed} and (tg_op = 'UPDATE' or current_setting('walhook.deleted', true) = 'on') then
+                perform walhook_capture.write_parts('{table}', before, after);
+                return null;
+            end if;
+            insert into walhook_capture.outbox (relation, operation, muted, old, new)
+            values (
+                '{table}', left(tg_op, 1)::"char", coalesce(current_setting('walhook.mute', true), '') = 'on', before, after
+            );
             return null;
+        -- Never the application's transaction. A cancelled statement is not among these: it stays
+        -- cancelled.
         exception when others then
             state := sqlstate;
             reason := sqlerrm;
         end;
-    end if;
+        -- The session has plans from before the type of a column was altered. The second time, the
+        -- values are planned anew.
+        exit when state <> '42804';
+    end loop;
     if state = '55P03' then
         -- The other rows of the transaction do not wait for the lock again.
         perform set_config('walhook.outbox_locked', 'on', true);
@@ -100,11 +125,11 @@ exception when others then
 end
 {quote};
 -- Who creates a partition creates its triggers, and PostgreSQL checks this right. Without usage of
--- the schema, it allows nothing else.
-grant execute on function walhook_capture.{function}() to public;
+-- the schema, it allows nothing else. The condition runs with the rights of who updates.
+grant execute on function walhook_capture.{function}(), walhook_capture.{function}_changed(anyelement, anyelement) to public;
 
 -- name: function_drop
-drop function if exists walhook_capture.{function}() cascade;
+drop function if exists walhook_capture.{function}(), walhook_capture.{function}_changed(anyelement, anyelement) cascade;
 
 -- name: handover
 -- Marks the switch to triggers in the WAL: earlier changes are read from the WAL, later ones from
@@ -197,38 +222,36 @@ create or replace trigger emptied before truncate on walhook_capture.outbox
 -- another partition or replaced. The outbox gets one update instead of a deletion and an insertion.
 create index if not exists outbox_deleted on walhook_capture.outbox (xid, relation, (old[1])) where operation = 'D';
 
-create or replace function walhook_capture.outbox_paired() returns trigger
-    language plpgsql security definer
+-- Writes an insertion into a transaction that has deleted rows, or an update that changed the key: a
+-- row that went, and another that came.
+create or replace function walhook_capture.write_parts(of_relation text, before text[], after text[]) returns void
+    language plpgsql
     set search_path = pg_catalog, pg_temp
     -- The plan is cached, often made while the outbox is empty: a sequential scan would be slow
     -- once it is large.
     set enable_seqscan = off
 as $walhook$
 declare
-    deleted walhook_capture.outbox;
+    is_muted boolean := coalesce(current_setting('walhook.mute', true), '') = 'on';
+    deleted text[];
 begin
-    if new.operation = 'D' then
-        -- From here on, the trigger fires for this transaction's insertions.
+    if before is not null then
         perform set_config('walhook.deleted', 'on', true);
-        return new;
+        insert into walhook_capture.outbox (relation, operation, muted, old) values (of_relation, 'D', is_muted, before);
     end if;
-    select * into deleted
-    from walhook_capture.outbox gone
-    where gone.xid = new.xid and gone.relation = new.relation and gone.operation = 'D' and gone.old[1] = new.new[1]
-    limit 1;
-    if found then
-        delete from walhook_capture.outbox where seq = deleted.seq;
-        new.operation := 'U';
-        new.old := deleted.old;
-    end if;
-    return new;
+    delete from walhook_capture.outbox
+    where seq = (
+        select seq
+        from walhook_capture.outbox gone
+        where gone.xid = pg_current_xact_id() and gone.relation = of_relation
+            and gone.operation = 'D' and gone.old[1] = after[1]
+        limit 1
+    )
+    returning old into deleted;
+    insert into walhook_capture.outbox (relation, operation, muted, old, new)
+    values (of_relation, case when deleted is null then 'I' else 'U' end::"char", is_muted, deleted, after);
 end
 $walhook$;
-create or replace trigger paired before insert on walhook_capture.outbox
-    for each row when (
-        (new.operation = 'I' and current_setting('walhook.deleted', true) = 'on')
-        or (new.operation = 'D' and current_setting('walhook.deleted', true) is distinct from 'on')
-    ) execute function walhook_capture.outbox_paired();
 
 -- The triggers as setup has left them. A trigger that is disabled or enabled afterwards has another
 -- version, and one that is dropped no row.
@@ -260,7 +283,7 @@ where function.pronamespace = to_regnamespace('walhook_capture') and function.pr
 
 -- name: trigger
 create or replace trigger walhook_{event} after {event} on {table}
-    for each {level} execute function walhook_capture.{function}();
+    for each {level}{condition} execute function walhook_capture.{function}();
 
 -- name: trigger_always
 alter table only {table} enable always trigger walhook_{event};
@@ -281,12 +304,3 @@ where trigger.tgrelid = any($1::oid[]) and function.pronamespace = to_regnamespa
 -- name: with_rows
 -- The tables to which a row was ever written, even if it was deleted since. $1 OIDs
 select distinct oid from unnest($1::oid[]) oid where pg_relation_size(oid) > 0
-
--- name: write
-insert into walhook_capture.outbox (relation, operation, muted, old, new)
-    select
-        '{table}', written.operation::"char", coalesce(current_setting('walhook.mute', true), '') = 'on',
-        case when written.operation in ('U', 'D') then {old} end,
-        case when written.operation in ('U', 'I') then {new} end
-    -- A row whose key changed is two: one that went, and another that came.
-    from unnest(case when {operation} = 'U' and ({rekeyed}) then array['D', 'I'] else array[{operation}] end) written (operation)

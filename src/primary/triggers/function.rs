@@ -51,18 +51,27 @@ impl TriggerEvent {
 
     /// Returns the statement that creates the trigger.
     pub fn create(self, table: &str, function: &str) -> String {
-        sql::triggers::TRIGGER
-            .replace("{event}", self.as_str())
-            .replace(
-                "{level}",
-                if self.is_for_each_row() {
-                    "row"
-                } else {
-                    "statement"
-                },
-            )
-            .replace("{function}", function)
-            .replace("{table}", table)
+        let level = match self.is_for_each_row() {
+            true => "row",
+            false => "statement",
+        };
+        let condition = match self {
+            TriggerEvent::Update => {
+                format!(" when (walhook_capture.{function}_changed(old, new))")
+            }
+            _ => String::new(),
+        };
+
+        fill(
+            sql::triggers::TRIGGER,
+            &[
+                ("event", self.as_str()),
+                ("level", level),
+                ("condition", &condition),
+                ("function", function),
+                ("table", table),
+            ],
+        )
     }
 
     /// Returns the statement that makes the trigger fire regardless of `session_replication_role`.
@@ -99,23 +108,29 @@ impl Function {
             root,
         };
 
-        let changed = rows.differ("old", "new", &rows.significant());
-        let write = rows.write("left(tg_op, 1)", "old", "new");
+        let changed = rows.differ("before", "after");
+        let before = rows.values("old");
+        let after = rows.values("new");
         let planned = format!(
-            "{}\n    where $1 <> 'U' or {}",
-            rows.write("$1", "($2)", "($3)"),
-            rows.differ("($2)", "($3)", &rows.significant())
+            "select $1 <> 'U' or {},
+                case when $1 <> 'I' then {} end, case when $1 <> 'D' then {} end",
+            rows.differ("($2)", "($3)"),
+            rows.values("($2)"),
+            rows.values("($3)")
         );
         let inner = quote_for(&planned);
-        let quote = quote_for(&format!("{changed}{write}{inner}{planned}"));
+        let quote = quote_for(&format!("{changed}{before}{after}{inner}{planned}"));
 
         let definition = fill(
             sql::triggers::FUNCTION,
             &[
                 ("function", &name),
                 ("table", table.name()),
+                ("formats", rows.formats()),
                 ("changed", &changed),
-                ("write", &write),
+                ("before", &before),
+                ("after", &after),
+                ("rekeyed", &rekeyed(table)),
                 ("inner", &inner),
                 ("planned", &planned),
                 ("quote", &quote),
@@ -161,18 +176,6 @@ impl RowSql<'_> {
         self.source.tables.column(self.table, reference)
     }
 
-    /// Returns a statement that writes a row to the outbox.
-    fn write(&self, operation: &str, old: &str, new: &str) -> String {
-        let names = [
-            ("operation", operation),
-            ("table", self.table.name()),
-            ("rekeyed", &self.differ(old, new, &self.key())),
-            ("old", &self.values(old)),
-            ("new", &self.values(new)),
-        ];
-        fill(sql::triggers::WRITE.trim_end(), &names)
-    }
-
     /// Returns an array of the values of all columns. If the mapping has a condition or extra values,
     /// also whether the row is outside of it, and these values.
     fn values(&self, side: &str) -> String {
@@ -198,21 +201,49 @@ impl RowSql<'_> {
         format!("array[{}]::text[]", values.join(", "))
     }
 
-    /// Returns a condition that one of the platform's columns differs. As text: the types may have
-    /// no operator for it, or their own.
-    fn differ(&self, old: &str, new: &str, names: &[&str]) -> String {
-        let differs = |name: &&str| {
-            let name = quote_identifier(name);
-            format!("{old}.{name}::text is distinct from {new}.{name}::text")
+    /// Returns a condition that one of the significant columns differs, by its bytes: the types may
+    /// have no operator for it, or their own.
+    fn differ(&self, before: &str, after: &str) -> String {
+        let names = self.significant();
+        let row = |side: &str| {
+            let columns = names
+                .iter()
+                .map(|name| format!("{side}.{}", quote_identifier(name)));
+            columns.collect::<Vec<_>>().join(", ")
         };
 
-        names.iter().map(differs).collect::<Vec<_>>().join(" or ")
+        format!(
+            "pg_catalog.record_image_ne(row({}), row({}))",
+            row(before),
+            row(after)
+        )
     }
 
-    /// Returns the columns that identify a row.
-    fn key(&self) -> Vec<&str> {
-        let key = own_key(self.table).iter();
-        key.map(|reference| self.theirs(reference)).collect()
+    /// Returns the settings on which the text of the values depends. Each costs time at every call,
+    /// so there are none if all columns have types whose text depends on no setting.
+    fn formats(&self) -> &'static str {
+        const FORMATS: &str = "
+    set datestyle = 'ISO'
+    set timezone = 'UTC'
+    set intervalstyle = 'postgres'
+    set extra_float_digits = 1
+    set bytea_output = 'hex'";
+        /// Besides those of strings, booleans and enumerations.
+        const PLAIN_TYPES: [&str; 5] = ["bigint", "integer", "smallint", "numeric", "uuid"];
+
+        let mut columns = self.source.tables.platform_columns(self.table);
+        let has_plain_text = |name: &str| {
+            let at = self.root.columns.iter().position(|have| have == name);
+            at.is_some_and(|at| {
+                let category = &*self.root.categories[at];
+                matches!(category, "B" | "E" | "S") || PLAIN_TYPES.contains(&&*self.root.types[at])
+            })
+        };
+
+        match columns.all(|(_, name)| has_plain_text(name)) {
+            true => "",
+            false => FORMATS,
+        }
     }
 
     /// Returns the columns because of which an update is written to the outbox: the key, those that
@@ -257,6 +288,17 @@ fn value(root: &Relation, side: &str, column: &str) -> String {
     }
 }
 
+/// Returns a condition that the key in the arrays of values differs, or that one of them is null.
+fn rekeyed(table: Table) -> String {
+    let differs = own_key(table).iter().map(|reference| {
+        let at = table.columns().iter().position(|column| column == reference);
+        let at = at.map_or(0, |at| at + 1);
+        format!("before[{at}] is distinct from after[{at}]")
+    });
+
+    format!("({})", differs.collect::<Vec<_>>().join(" or "))
+}
+
 /// Returns the columns that identify a row.
 const fn own_key(table: Table) -> &'static [&'static str] {
     match table {
@@ -287,6 +329,8 @@ mod tests {
             schema: "public".into(),
             name: table.name().into(),
             formatted: vec![false; columns.len()],
+            types: vec!["text".into(); columns.len()],
+            categories: vec!["S".into(); columns.len()],
             columns,
             ..Relation::default()
         }
@@ -304,12 +348,7 @@ mod tests {
         assert!(
             function
                 .definition
-                .contains(r#"or old."status"::text is distinct from new."status"::text)"#)
-        );
-        assert!(
-            !function
-                .definition
-                .contains(r#"old."message"::text is distinct from"#)
+                .contains(r#"row(before."id", before."status")"#)
         );
 
         let release = Function::new(
@@ -322,7 +361,7 @@ mod tests {
         assert!(
             release
                 .definition
-                .contains(r#"old."title"::text is distinct from"#),
+                .contains(r#"before."title""#),
             "others are looked up in it"
         );
     }
