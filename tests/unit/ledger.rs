@@ -42,7 +42,7 @@ fn state(text: &str) -> State {
 
 #[test]
 fn a_state_holds_all_watched_values_in_order_and_converts_back_to_a_row() {
-    let mut row = Tuple::absent(Table::Release);
+    let mut row = Tuple::stored(Table::Release);
     row.set(release::id, Datum::text("7"));
     row.set(release::review_status, Datum::text("to \"review\""));
     assert_eq!(
