@@ -68,10 +68,10 @@ begin
                 raise lock_not_available using message = 'the outbox was locked at an earlier row of the transaction';
             end if;
             if is_planned = 0 then
-                if tg_op <> 'INSERT' then
+                if tg_op in ('UPDATE', 'DELETE') then
                     before := {before};
                 end if;
-                if tg_op <> 'DELETE' then
+                if tg_op in ('UPDATE', 'INSERT') then
                     after := {after};
                 end if;
             else

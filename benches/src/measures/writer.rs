@@ -1,9 +1,12 @@
-//! The cost of capture for the application that writes, by pgbench: transactions per second,
-//! Postgres's CPU time and WAL bytes per transaction. A server without capture and one server per
-//! mode of capture take turns.
+//! The cost of capture for the application that writes: by pgbench, transactions per second,
+//! Postgres's CPU time and WAL bytes per transaction that updates one row, and the time of a
+//! statement that updates all rows. A server without capture and one server per mode of capture
+//! take turns.
 //!
 //! No sidecar runs meanwhile: its own work would compete for the same processors. What reading the
 //! WAL costs is in `capture`.
+
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 
@@ -27,6 +30,17 @@ const WAYS: [(&str, Option<&str>); 4] = [
     ),
     ("triggers", Some("capture = \"trigger\"")),
 ];
+
+/// The writes: transitions, and updates that change nothing that events need.
+const WRITES: [(&str, &str); 2] = [("transitions", NEXT_STATUS), ("other updates", "status")];
+
+/// What is measured of each write, and its unit.
+const OF_ONE_ROW: [(&str, &str); 3] = [
+    ("TPS", "TPS"),
+    ("CPU of Postgres", "µs each"),
+    ("WAL", "bytes each"),
+];
+const OF_ALL_ROWS: (&str, &str) = ("all rows at once", "ms");
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("writer");
@@ -56,81 +70,71 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         servers.rotate_left(1);
 
         for (name, rig) in &servers {
-            plan.show_step(format!("writer: {name}, {repeat} of {repeats}"));
-            run(plan, rig, &mut figures, name).await?;
+            for (write, status) in WRITES {
+                plan.show_step(format!("writer: {name}, {write}, {repeat} of {repeats}"));
+                let values = run(plan, rig, status).await?;
+
+                for ((what, unit), value) in measured().zip(values) {
+                    figures.add(figure(name, write, what), unit, value);
+                }
+            }
         }
     }
 
-    for (name, _) in WAYS
-        .iter()
-        .filter(|(name, _)| servers.iter().any(|(kept, _)| kept == name))
-    {
-        if *name == UNWATCHED {
-            continue;
+    for (name, _) in &servers {
+        for (write, _) in WRITES.iter().filter(|_| *name != UNWATCHED) {
+            for (what, _) in measured() {
+                figures.ratio(
+                    format!("{name} / unwatched, {write}, {what}"),
+                    &figure(name, write, what),
+                    &figure(UNWATCHED, write, what),
+                    None,
+                );
+            }
         }
-
-        figures.ratio(
-            format!("{name} / unwatched, TPS"),
-            &tps(name),
-            &tps(UNWATCHED),
-            None,
-        );
-
-        figures.ratio(
-            format!("{name} / unwatched, CPU"),
-            &cpu(name),
-            &cpu(UNWATCHED),
-            None,
-        );
-
-        figures.ratio(
-            format!("{name} / unwatched, WAL"),
-            &wal(name),
-            &wal(UNWATCHED),
-            None,
-        );
     }
 
     Ok(figures)
 }
 
-fn tps(name: &str) -> String {
-    format!("{name}, TPS")
+fn measured() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OF_ONE_ROW.into_iter().chain([OF_ALL_ROWS])
 }
 
-fn cpu(name: &str) -> String {
-    format!("{name}, CPU of Postgres")
+fn figure(name: &str, write: &str, what: &str) -> String {
+    format!("{name}, {write}, {what}")
 }
 
-fn wal(name: &str) -> String {
-    format!("{name}, WAL")
-}
-
-/// Creates a platform before `walhook setup`, and the script for pgbench.
+/// Creates a platform before `walhook setup`.
 async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
     let rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
 
-    let script = rig.server.directory().join("update.sql");
-    let text = format!(
-        "\\set row random(0, {ROWS} - 1)\n\
-         update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = {ROW_ID_STRIDE} + :row;\n"
-    );
-    std::fs::write(&script, text).with_context(|| format!("cannot write {}", script.display()))?;
-
     Ok(rig)
 }
 
-async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<()> {
-    // Updates every page after the checkpoint, so that full-page images are not part of the
-    // measurement.
-    for statement in [
-        "checkpoint",
-        "update distro_queue set updated_at = now()",
-        "vacuum (analyze)",
-    ] {
-        rig.platform.client.batch_execute(statement).await?;
-    }
+/// Sets the statuses of rows to this expression. Returns what is [`measured`].
+async fn run(plan: &Plan, rig: &Rig, status: &str) -> anyhow::Result<[f64; 4]> {
+    let update = format!("update distro_queue set status = {status}, updated_at = now()");
+    let client = &rig.platform.client;
+    client.batch_execute("checkpoint").await?;
+
+    // Updates every page after the checkpoint, so that full-page images are not part of what
+    // follows.
+    client
+        .batch_execute("update distro_queue set updated_at = now()")
+        .await?;
+    client.batch_execute("vacuum (analyze)").await?;
+
+    let started = Instant::now();
+    client.batch_execute(&update).await?;
+    let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+    client.batch_execute("vacuum (analyze)").await?;
+
+    let script = rig.server.directory().join("update.sql");
+    let text =
+        format!("\\set row random(0, {ROWS} - 1)\n{update} where id = {ROW_ID_STRIDE} + :row;\n");
+    std::fs::write(&script, text).with_context(|| format!("cannot write {}", script.display()))?;
 
     let position = rig.platform.position().await?;
     let before = rig.cpu(&[]);
@@ -140,18 +144,19 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
     eventually("pgbench's sessions have ended", || async {
         let sql =
             "select not exists (select from pg_stat_activity where application_name = 'pgbench')";
-        Ok(rig.platform.client.query_one(sql, &[]).await?.get(0))
+        Ok(client.query_one(sql, &[]).await?.get(0))
     })
     .await?;
 
     let seconds = rig.cpu(&[]).since(&before, Kind::Postgres);
     let bytes = rig.platform.position().await? - position;
 
-    figures.add(tps(name), "TPS", per_second);
-    figures.add(cpu(name), "µs each", seconds * 1e6 / transactions);
-    figures.add(wal(name), "bytes each", bytes as f64 / transactions);
-
-    Ok(())
+    Ok([
+        per_second,
+        seconds * 1e6 / transactions,
+        bytes as f64 / transactions,
+        milliseconds,
+    ])
 }
 
 /// Runs pgbench. Returns the number of transactions, and how many per second.

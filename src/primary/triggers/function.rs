@@ -113,7 +113,7 @@ impl Function {
         let after = rows.values("new");
         let planned = format!(
             "select $1 <> 'U' or {},
-                case when $1 <> 'I' then {} end, case when $1 <> 'D' then {} end",
+                case when $1 in ('U', 'D') then {} end, case when $1 in ('U', 'I') then {} end",
             rows.differ("($2)", "($3)"),
             rows.values("($2)"),
             rows.values("($3)")
@@ -291,7 +291,10 @@ fn value(root: &Relation, side: &str, column: &str) -> String {
 /// Returns a condition that the key in the arrays of values differs, or that one of them is null.
 fn rekeyed(table: Table) -> String {
     let differs = own_key(table).iter().map(|reference| {
-        let at = table.columns().iter().position(|column| column == reference);
+        let at = table
+            .columns()
+            .iter()
+            .position(|column| column == reference);
         let at = at.map_or(0, |at| at + 1);
         format!("before[{at}] is distinct from after[{at}]")
     });
@@ -359,9 +362,7 @@ mod tests {
         .unwrap();
 
         assert!(
-            release
-                .definition
-                .contains(r#"before."title""#),
+            release.definition.contains(r#"before."title""#),
             "others are looked up in it"
         );
     }
