@@ -63,6 +63,27 @@ pub struct Fix {
     /// The role whose rights it needs. A superuser has them too.
     pub by: String,
     pub sql: String,
+    pub kind: FixKind,
+}
+
+/// What a statement does, as far as it decides where and how a script runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FixKind {
+    /// Grants a privilege, which later statements may need.
+    Grants,
+    /// Locks a table exclusively: while it waits, the platform's statements queue behind it.
+    Locks,
+    Other,
+}
+
+impl Fix {
+    pub fn new(by: impl Into<String>, kind: FixKind, sql: impl Into<String>) -> Fix {
+        Fix {
+            by: by.into(),
+            sql: sql.into(),
+            kind,
+        }
+    }
 }
 
 /// The result of one check.

@@ -3,7 +3,7 @@
 use crate::config::{AwaitVisibility, CaptureMode, Source};
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot, SlotState};
-use crate::primary::finding::{Finding, Fix, PRINT};
+use crate::primary::finding::{Finding, Fix, FixKind, PRINT};
 
 /// PostgreSQL 14: the first version whose slots report what is needed, and whose publications take
 /// partitioned tables.
@@ -74,10 +74,7 @@ fn replication(server: &Server) -> Fix {
         false => format!("alter role {role} replication;"),
     };
 
-    Fix {
-        by: "the server's administrator".to_owned(),
-        sql,
-    }
+    Fix::new("the server's administrator", FixKind::Other, sql)
 }
 
 fn retained_wal(server: &Server) -> Finding {

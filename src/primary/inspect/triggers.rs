@@ -5,7 +5,7 @@ use super::inspection::Triggers;
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{MappedTable, Relation, Server};
-use crate::primary::finding::{Condition, Finding, Fix, PRINT};
+use crate::primary::finding::{Condition, Finding, Fix, FixKind, PRINT};
 use crate::primary::triggers::catalog::TableTrigger;
 
 const SETUP: &str = "run `walhook setup`";
@@ -123,10 +123,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
                 quote_identifier(&server.database),
                 quote_identifier(&server.role)
             );
-            let grant = Fix {
-                by: server.database_owner.clone(),
-                sql,
-            };
+            let grant = Fix::new(&server.database_owner, FixKind::Grants, sql);
 
             findings.push(
                 Finding::fail(
