@@ -179,6 +179,12 @@ impl Scene {
 async fn walk(configure: impl FnOnce(&mut TestApp)) {
     let mut scene = Scene::prepare().await;
     configure(&mut scene.app);
+
+    let explained = scene.app.walhook(&["init", "--explain"]).await;
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    let grant = "grant select (\"id\", \"user_id\") on \"catalog\".\"label\" to";
+    assert!(explained.contains(grant), "{explained}");
+
     scene.settle(&["table catalog.label privilege"]).await;
 
     // One more table is mapped.
@@ -294,6 +300,11 @@ async fn without_a_connection_the_first_statements_are_named() {
     let output = app.walhook(&["setup", "--print"]).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty(), "{output:?}");
+
+    let setup = app.walhook(&["setup"]).await;
+    let said = String::from_utf8(setup.stderr).unwrap();
+    let expected = "walhook: the primary: role \"nobody\" does not exist (28000)";
+    assert_eq!(said.trim(), expected, "once");
 
     let error = String::from_utf8(output.stderr).unwrap();
     let named = [
