@@ -450,7 +450,7 @@ impl TestApp {
         Api::new(&sidecar.api_url, &self.token(user).await)
     }
 
-    /// Creates a token of `user`, whom the platform may not have.
+    /// Creates a token of `user`, even if the platform has no such user.
     pub async fn token(&self, user: &str) -> String {
         self.walhook_ok(&["token", "create", "--force", "--user", user])
             .await
