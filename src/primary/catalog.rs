@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio_postgres::{Client, Statement};
 
 use super::error::{PrimaryError, Result};
-use super::finding::{Finding, Fix, FixKind};
+use super::finding::{Finding, Fix, FixKind, Remedy};
 use super::lineage;
 use super::mapped::table_name;
 use crate::config::Source;
@@ -144,7 +144,9 @@ impl Slot {
             Some(_) => return None,
         };
 
-        let remedy = "set source.slot to another name, or drop the slot and run `walhook setup`";
+        let remedy = Remedy::Setup {
+            first: Some("set source.slot to another name, or drop the slot".to_owned()),
+        };
         Some(Finding::fail(format!("slot {name}"), state, remedy).blocking())
     }
 }

@@ -5,12 +5,11 @@ use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{MappedTable, Relation, contains, is_required};
-use crate::primary::finding::{Condition, Finding, Fix, FixKind, PRINT};
+use crate::primary::finding::{Condition, Finding, Fix, FixKind, PRINT, Remedy};
 use crate::primary::identity::{self, Goal, Step};
 use crate::primary::mapped::reads;
 use crate::primary::publication::{self, filtered, unpublished};
 
-const SETUP: &str = "run `walhook setup`";
 /// The most columns of a table that a finding lists.
 const MAX_NAMES: usize = 40;
 
@@ -280,8 +279,8 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
         .collect();
 
     let remedy = |relations: &[&Relation]| match relations.iter().all(|relation| relation.owned) {
-        true => SETUP,
-        false => PRINT,
+        true => Remedy::SETUP,
+        false => PRINT.into(),
     };
 
     let (goal, reason) = identity::goal(source, table, root);
@@ -386,16 +385,16 @@ fn identity_statements(source: &Source, table: Table, relation: &Relation) -> Ve
 pub(super) fn publication(source: &Source, inspection: &Inspection) -> Finding {
     let finding = published(source, inspection);
 
-    let Some(remedy) = finding.remedy.as_deref() else {
+    let Some(remedy) = &finding.remedy else {
         return finding;
     };
 
     let statements = publication::statements(source, inspection);
-    if remedy != SETUP || publication::may_change(inspection) {
+    if *remedy != Remedy::SETUP || publication::may_change(inspection) {
         return finding.fixed_by(statements);
     }
 
-    let remedy = Some(PRINT.to_owned());
+    let remedy = Some(PRINT.into());
     Finding { remedy, ..finding }
         .blocking()
         .fixed_by(statements)
@@ -405,7 +404,7 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
     let tables = &inspection.tables;
     let subject = format!("publication {}", source.publication);
     let Some(publication) = &inspection.publication else {
-        let finding = Finding::fail(subject, "missing", SETUP).of(Condition::Publication);
+        let finding = Finding::fail(subject, "missing", Remedy::SETUP).of(Condition::Publication);
         return Finding {
             relations: vec!["any table".to_owned()],
             ..finding
@@ -413,7 +412,7 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
     };
 
     if !publication.all_operations {
-        let finding = Finding::fail(subject, "does not publish every operation", SETUP)
+        let finding = Finding::fail(subject, "does not publish every operation", Remedy::SETUP)
             .of(Condition::Publication);
         return Finding {
             relations: vec!["every change".to_owned()],
@@ -429,8 +428,9 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
         let tables = quoted.join(", ");
 
         // Setup does not remove a filter that somebody has set.
-        let remedy =
-            format!("`alter publication {name} drop table {tables}`, then run `walhook setup`");
+        let remedy = Remedy::Setup {
+            first: Some(format!("`alter publication {name} drop table {tables}`")),
+        };
         let state = format!("has a row filter (`where`) for {}", names.join(", "));
         let finding = Finding::fail(subject, state, remedy)
             .of(Condition::Publication)
@@ -452,7 +452,11 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
             .map(|(_, root)| root.qualified())
             .collect();
         let harmless = unpublished.iter().all(|(table, _)| !is_required(*table));
-        let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
+        let finding = Finding::fail(
+            subject,
+            format!("lacks {}", relations.join(", ")),
+            Remedy::SETUP,
+        );
 
         return Finding {
             relations,
@@ -464,13 +468,13 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
         return Finding::fail(
             subject,
             "does not publish partitions under the partitioned table's own name",
-            SETUP,
+            Remedy::SETUP,
         );
     }
 
     if !publication.stored_generated {
         let state = "lacks stored generated columns: a table that gets one would reject every UPDATE and DELETE";
-        return Finding::fail(subject, state, SETUP);
+        return Finding::fail(subject, state, Remedy::SETUP);
     }
 
     Finding::ok(
