@@ -346,6 +346,18 @@ create table walhook.missed_event_default partition of walhook.missed_event defa
 
 -- 6. Attempts
 
+-- A UUIDv7: the current milliseconds, then random bits, with two bits turning version 4 into 7.
+create function walhook.uuid_v7() returns uuid language sql volatile as $$
+    select encode(
+        set_bit(set_bit(overlay(
+            uuid_send(gen_random_uuid())
+            placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+            from 1 for 6
+        ), 52, 1), 53, 1),
+        'hex'
+    )::uuid
+$$;
+
 -- The attempt log: one row per attempt or cancellation.
 create table walhook.attempt (
     id                 uuid not null,

@@ -38,12 +38,14 @@ order by this.{key} desc
 limit $1
 
 -- name: unreadable
--- Grants on the relations that SQL of the platform names and that the role may not read: with their
--- schemas, or after `from`, `join` or a comma if the role searches their schemas. $1 the texts
+-- Grants on the columns that SQL of the platform names and that the role may not read: of relations
+-- named with their schemas, or after `from`, `join` or a comma if the role searches their schemas.
+-- Of a relation of which all columns are selected, or that the server still refuses although the
+-- named columns can be read, all. $1 the texts, $2 the server's errors
 with text as (
     -- Without comments and the contents of strings
-    select regexp_replace(text, $re$'[^']*'|--[^\n]*|/\*([^*]|\*+[^*/])*\*+/$re$, ' ', 'g') as text
-    from unnest($1::text[]) as text
+    select regexp_replace(text, $re$'[^']*'|--[^\n]*|/\*([^*]|\*+[^*/])*\*+/$re$, ' ', 'g') as text, error
+    from unnest($1::text[], $2::text[]) as given (text, error)
 ), relation as (
     select
         class.oid,
@@ -51,6 +53,7 @@ with text as (
         format('%I.%I', namespace.nspname, class.relname) as name,
         pg_get_userbyid(class.relowner)::text as owner,
         namespace.nspname,
+        class.relname,
         -- The role pg_database_owner has one member, the database's owner.
         pg_get_userbyid(
             case when namespace.nspowner = to_regrole('pg_database_owner') then database.datdba else namespace.nspowner end
@@ -67,15 +70,38 @@ with text as (
         has_schema_privilege(namespace.oid, 'usage') and coalesce(has_table_privilege(class.oid, 'select'), true)
     )
 ), named as (
-    select relation.* from relation
-    where exists (
-        select from text
-        where text.text ~* ('(^|[^\w$".])' || relation.schema_pattern || relation.pattern)
-            or (relation.is_searched and text.text ~* ('(\mfrom|\mjoin|,)\s*(only\s+)?' || relation.pattern || '(?!\s*\.)'))
-    )
+    select relation.*, text.text, text.error
+    from relation
+    join text
+        on text.text ~* ('(^|[^\w$".])' || relation.schema_pattern || relation.pattern)
+        or (relation.is_searched and text.text ~* ('(\mfrom|\mjoin|,)\s*(only\s+)?' || relation.pattern || '(?!\s*\.)'))
+), lacking as (
+    select
+        named.*,
+        array(
+            select attribute.attname
+            from pg_catalog.pg_attribute attribute
+            where attribute.attrelid = named.oid and attribute.attnum > 0 and not attribute.attisdropped
+                and not has_column_privilege(named.oid, attribute.attnum, 'select')
+                and named.text ~* (
+                    '(^|[^\w$":])"?' || regexp_replace(replace(attribute.attname, '"', '""'), '(\W)', '\\\1', 'g')
+                    || '"?(?![\w$"]|\s*\()'
+                )
+            order by attribute.attnum
+        ) as columns
+    from named
+), granted as (
+    select
+        lacking.*,
+        case
+            when text ~* '(\mselect|[.,])\s*\*' or (columns = '{}' and error ~ ('\m' || regexp_replace(relname, '(\W)', '\\\1', 'g') || '\M'))
+                then 'select'
+            when columns <> '{}' then 'select (' || (select string_agg(quote_ident(name), ', ') from unnest(columns) as name) || ')'
+        end as privilege
+    from lacking
 )
 select schema_owner as by, format('grant usage on schema %I to %I;', nspname, current_user) as sql, 1 as step, '' as name
-from named where not has_schema_privilege(schema, 'usage')
+from granted where not has_schema_privilege(schema, 'usage')
 union
-select owner, format('grant select on %s to %I;', name, current_user), 2, name from named
+select owner, format('grant %s on %s to %I;', privilege, name, current_user), 2, name from granted where privilege is not null
 order by step, name, sql

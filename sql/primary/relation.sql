@@ -143,3 +143,51 @@ cross join lateral (
     where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
 ) columns
 order by tree.number, class.oid <> tree.root, class.oid
+
+-- name: granted
+-- What the role was granted, as setup prints it, with statements that revoke it. `is_own` are those
+-- that only Walhook needs: the others may serve another program that shares the role.
+with relation as (
+    select class.oid, class.relacl as acl, format('%I.%I', namespace.nspname, class.relname) as name,
+        pg_get_userbyid(class.relowner)::text as owner
+    from pg_catalog.pg_class class
+    join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
+    where class.relkind in ('r', 'p', 'v', 'm', 'f') and not pg_has_role(class.relowner, 'usage')
+        and namespace.nspname not in ('pg_catalog', 'information_schema')
+), role as (
+    select oid, quote_ident(rolname) as name from pg_catalog.pg_roles where rolname = current_user
+), revoked as (
+    select relation.owner as by, true as is_own, format(
+        'revoke select (%s) on %s from %s;',
+        string_agg(quote_ident(attribute.attname), ', ' order by attribute.attnum), relation.name, role.name
+    ) as sql
+    from relation
+    join pg_catalog.pg_attribute attribute on attribute.attrelid = relation.oid and not attribute.attisdropped
+    cross join lateral aclexplode(attribute.attacl) granted
+    join role on role.oid = granted.grantee
+    where granted.privilege_type = 'SELECT'
+    group by relation.owner, relation.name, role.name
+    union all
+    select relation.owner, true, format('drop policy walhook on %s;', relation.name)
+    from relation
+    join pg_catalog.pg_policy policy on policy.polrelid = relation.oid and policy.polname = 'walhook'
+    union all
+    select relation.owner, false, format('revoke %s on %s from %s;', lower(granted.privilege_type), relation.name, role.name)
+    from relation
+    cross join lateral aclexplode(relation.acl) granted
+    join role on role.oid = granted.grantee
+    where granted.privilege_type in ('SELECT', 'TRIGGER')
+    union all
+    select pg_get_userbyid(namespace.nspowner)::text, false, format('revoke usage on schema %I from %s;', namespace.nspname, role.name)
+    from pg_catalog.pg_namespace namespace
+    cross join lateral aclexplode(namespace.nspacl) granted
+    join role on role.oid = granted.grantee
+    where granted.privilege_type = 'USAGE' and not pg_has_role(namespace.nspowner, 'usage')
+    union all
+    select pg_get_userbyid(database.datdba)::text, false, format('revoke create on database %I from %s;', database.datname, role.name)
+    from pg_catalog.pg_database database
+    cross join lateral aclexplode(database.datacl) granted
+    join role on role.oid = granted.grantee
+    where granted.privilege_type = 'CREATE' and database.datname = current_database() and not pg_has_role(database.datdba, 'usage')
+)
+select by, is_own, sql from revoked order by by, sql

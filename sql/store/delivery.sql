@@ -29,8 +29,7 @@ select exists (select from walhook.delivery where webhook_id = $1 and attempt = 
 -- and how many of them were logged: events may have been removed by age. All parts see the same
 -- moment: what is pending while the webhook is inactive belongs to the time before, because a
 -- webhook is activated only when nothing of it is pending. Rows that another transaction has locked
--- are skipped, so this waits for nobody. Log ids are UUIDv7: the current milliseconds, then random
--- bits, with two bits turning version 4 into 7. $1 webhook, $2 deliveries at most
+-- are skipped, so this waits for nobody. $1 webhook, $2 deliveries at most
 with inactive as materialized (
     select
         case
@@ -66,15 +65,7 @@ logged as (
     insert into walhook.attempt
         (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message,
          sequence)
-    select encode(
-               set_bit(set_bit(overlay(
-                   uuid_send(gen_random_uuid())
-                   placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
-                   from 1 for 6
-               ), 52, 1), 53, 1),
-               'hex'
-           )::uuid,
-           $1, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
+    select walhook.uuid_v7(), $1, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
            date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'webhook_inactive', inactive.reason,
            gone.sequence
     from gone
@@ -186,16 +177,7 @@ logged as (
     insert into walhook.attempt
         (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message,
          sequence)
-    -- A UUIDv7, made as in `cancel`.
-    select encode(
-               set_bit(set_bit(overlay(
-                   uuid_send(gen_random_uuid())
-                   placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
-                   from 1 for 6
-               ), 52, 1), 53, 1),
-               'hex'
-           )::uuid,
-           gone.webhook_id, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
+    select walhook.uuid_v7(), gone.webhook_id, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
            date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'event_expired',
            'the event became older than events are kept', gone.sequence
     from gone

@@ -216,29 +216,13 @@ returning id
 -- Serializes the creation of a user's webhooks, so that the limit holds. $1 user
 select pg_advisory_xact_lock(hashtextextended('walhook webhooks of ' || $1::text, 0))
 
--- name: find_in_state
--- Reads webhooks in the order of their ids, and returns those in one state with their owners, and
--- the last one that was read. $1 webhook after which to start, $2 webhooks to read at most, $3
--- failing, disabled, inactive or null for all, $4 user or null for all
-with examined as materialized (
-    select id, user_id, active, disabled_at, consecutive_failures
-    from walhook.webhook
-    where id > $1 and ($4::text is null or user_id = $4)
-    order by id limit $2
-),
-found as (
-    select id, user_id
-    from examined
-    where case $3::text
-        when 'failing' then active and consecutive_failures > 0
-        when 'disabled' then disabled_at is not null
-        when 'inactive' then not active and disabled_at is null
-        else true
-    end
-    order by id
-)
-select array(select id from found) as webhooks, array(select user_id from found) as users,
-    (select id from examined order by id desc limit 1) as last
+-- name: list_states
+-- The states of webhooks in the order of their ids. $1 webhook after which to start, $2 webhooks to
+-- read at most, $3 user or null for all
+select id, user_id, active, disabled_at is not null as disabled, consecutive_failures
+from walhook.webhook
+where id > $1 and ($3::text is null or user_id = $3)
+order by id limit $2
 
 -- name: owner
 -- $1 webhook

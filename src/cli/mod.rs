@@ -29,7 +29,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, Log, Sources, load};
 use crate::events::Catalogue;
-use crate::{api, telemetry};
+use crate::{api, postgres, telemetry};
 
 /// Delivers signed webhooks for what a music-distribution platform commits to its Postgres
 #[derive(Debug, Parser)]
@@ -218,7 +218,7 @@ fn exit_code(result: CommandResult) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            telemetry::log_fatal(&error);
+            telemetry::log_fatal(&postgres::describe_causes(&error));
             ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
         }
     }
@@ -232,6 +232,27 @@ fn start_logs(log: &Log) -> Result<(), ConfigError> {
 fn print_text(text: &str) -> CommandResult {
     write_output(text)?;
     Ok(true)
+}
+
+/// Returns a table with a line of headers and aligned columns.
+fn table<const N: usize>(headers: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let lines: Vec<[String; N]> = std::iter::once(headers.map(str::to_owned))
+        .chain(rows)
+        .collect();
+    let width = |column: usize| {
+        let cells = lines.iter().map(|line| line[column].chars().count());
+        cells.max().unwrap_or_default()
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+
+    let text = |line: &[String; N]| {
+        let cells = line.iter().zip(widths);
+        let padded: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        format!("{}\n", padded.join("  ").trim_end())
+    };
+    lines.iter().map(text).collect()
 }
 
 /// Writes to standard output. Returns false if nobody reads it any more.

@@ -1,6 +1,7 @@
 //! `walhook receive`: a reference receiver. It shares no code with the sender, so that developers
 //! of receivers in any language can follow it step by step.
 
+use std::fmt::{self, Write as _};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
+use serde_json::Value;
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq};
 use tokio::net::TcpListener;
@@ -35,6 +37,8 @@ use super::CommandResult;
 
 /// Deliveries have at most 64 KB by default. A much larger body is not a delivery.
 const MAX_BODY_BYTES: usize = 256 * 1024;
+/// Longer data is cut, so that a line stays readable.
+const MAX_SHOWN_DATA: usize = 500;
 /// A client that has not sent its request by then is disconnected.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Four times as many as Walhook opens to one webhook. Further ones wait.
@@ -150,7 +154,7 @@ async fn receive(
     let _ = writeln!(
         std::io::stdout(),
         "{}",
-        ReceivedLine::new(&headers, verdict.err())
+        ReceivedLine::new(&headers, &body, verdict.err())
     );
 
     // The sender considers any 2xx as delivered, and retries after anything else.
@@ -281,7 +285,7 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 }
 
 fn signed_timestamp(body: &[u8]) -> Option<Timestamp> {
-    let envelope: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let envelope: Value = serde_json::from_slice(body).ok()?;
     envelope.get("timestamp")?.as_str()?.parse().ok()
 }
 
@@ -300,12 +304,34 @@ struct ReceivedLine<'a> {
     delivery: Option<&'a str>,
     attempt: Option<u32>,
     timestamp: Option<&'a str>,
+    /// Whether the owner has asked for the delivery, to test the receiver.
+    #[serde(skip_serializing_if = "is_false")]
+    test: bool,
+    /// None for a rejected delivery, which may be anybody's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Rejection>,
 }
 
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// Returns the event's data, or the beginning of its text if that is long.
+fn shown_data(body: &[u8]) -> Option<Value> {
+    let envelope: Value = serde_json::from_slice(body).ok()?;
+    let data = envelope.get("data")?;
+    let text = data.to_string();
+
+    match text.char_indices().nth(MAX_SHOWN_DATA) {
+        Some((end, _)) => Some(format!("{}…", &text[..end]).into()),
+        None => Some(data.clone()),
+    }
+}
+
 impl<'a> ReceivedLine<'a> {
-    fn new(headers: &'a HeaderMap, reason: Option<Rejection>) -> ReceivedLine<'a> {
+    fn new(headers: &'a HeaderMap, body: &[u8], reason: Option<Rejection>) -> ReceivedLine<'a> {
         ReceivedLine {
             verified: reason.is_none(),
             event: text(headers, "x-webhook-event"),
@@ -313,14 +339,26 @@ impl<'a> ReceivedLine<'a> {
             delivery: text(headers, "x-webhook-delivery"),
             attempt: text(headers, "x-webhook-attempt").and_then(|attempt| attempt.parse().ok()),
             timestamp: text(headers, "x-webhook-timestamp"),
+            test: text(headers, "x-webhook-test") == Some("true"),
+            data: reason.is_none().then(|| shown_data(body)).flatten(),
             reason,
         }
     }
 }
 
-impl std::fmt::Display for ReceivedLine<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&serde_json::to_string(self).map_err(|_| std::fmt::Error)?)
+impl fmt::Display for ReceivedLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+
+        // JSON escapes only some of the characters that a terminal may obey.
+        for letter in line.chars() {
+            match letter.is_control() {
+                true => write!(f, "\\u{:04x}", u32::from(letter))?,
+                false => f.write_char(letter)?,
+            }
+        }
+
+        Ok(())
     }
 }
 
@@ -460,8 +498,23 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-webhook-event", "transcode.failed".parse().unwrap());
         headers.insert("x-webhook-attempt", "2".parse().unwrap());
-        let line = ReceivedLine::new(&headers, Some(Rejection::StaleTimestamp)).to_string();
+        let reason = Some(Rejection::StaleTimestamp);
+        let line = ReceivedLine::new(&headers, BODY.as_bytes(), reason).to_string();
         let expected = r#"{"verified":false,"event":"transcode.failed","webhook_id":null,"delivery":null,"attempt":2,"timestamp":null,"reason":"stale_timestamp"}"#;
         assert_eq!(line, expected);
+
+        headers.insert("x-webhook-test", "true".parse().unwrap());
+        let shown = |data: &str| {
+            let body = format!(r#"{{"data":{data}}}"#);
+            let line = ReceivedLine::new(&headers, body.as_bytes(), None).to_string();
+            line.split_once(r#""test":true,"#).unwrap().1.to_owned()
+        };
+        let escaped = shown("{\"id\": 1, \"title\": \"\u{9b}31m\"}");
+        assert_eq!(escaped, r#""data":{"id":1,"title":"\u009b31m"}}"#);
+        let long = shown(&format!("{{\"title\": \"{}\"}}", "é".repeat(600)));
+        assert!(
+            long.ends_with("é…\"}") && long.chars().count() < 520,
+            "{long}"
+        );
     }
 }

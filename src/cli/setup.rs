@@ -4,8 +4,9 @@ use anyhow::anyhow;
 
 use super::{CommandResult, print_steps, print_text};
 use crate::config::Config;
-use crate::lookup::try_queries;
-use crate::postgres::{ConnectError, Target, quote_identifier};
+use crate::domain::table::Table;
+use crate::lookup::{LookupError, try_queries};
+use crate::postgres::{self, ConnectError, Target, quote_identifier};
 use crate::primary::error::PrimaryError;
 use crate::primary::install::setup;
 use crate::primary::print::setup_statements;
@@ -30,8 +31,12 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
 
 async fn print(config: &Config, url: &str) -> CommandResult {
     let tried = try_queries(url, &config.source).await.into_iter();
-    let refused: Vec<_> = tried
-        .filter_map(|(table, result)| result.is_err().then_some(table))
+    let refused: Vec<(Table, String)> = tried
+        .filter_map(|(table, result)| match result.err()? {
+            // Only the server's words: whether they name a relation matters.
+            LookupError::Query { source, .. } => Some((table, postgres::describe(&source))),
+            error => Some((table, error.to_string())),
+        })
         .collect();
 
     let printed = setup_statements(&config.source, url, config.store_url().ok(), &refused).await;

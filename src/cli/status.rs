@@ -31,6 +31,8 @@ pub struct Arguments {
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    // Without either database, nothing can be shown.
+    config.store_url()?;
     let mut stop = pin!(stop_signal());
 
     loop {

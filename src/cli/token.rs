@@ -2,14 +2,16 @@
 
 use clap::Subcommand;
 use secrecy::ExposeSecret;
+use serde_json::json;
 use uuid::Uuid;
 
-use super::{CommandResult, plain_text, print_text};
+use super::{CommandResult, plain_text, print_text, table};
 use crate::app::open_store;
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::domain::text::{self, TextFault};
 use crate::domain::time::millis;
+use crate::lookup::user_exists;
 use crate::manage::tokens;
 use crate::store::access;
 
@@ -23,12 +25,18 @@ pub enum TokenAction {
         /// A name to recognise the token by in the list
         #[arg(long, value_name = "NAME", value_parser = name)]
         name: Option<String>,
+        /// Create it even if the platform has no such user
+        #[arg(long)]
+        force: bool,
     },
     /// List tokens (without their values)
     List {
         /// List only this user's tokens
         #[arg(long, value_name = "ID")]
         user: Option<String>,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
     },
     /// Revoke a token, effective with the next request
     Revoke {
@@ -41,19 +49,22 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
 
     match action {
-        TokenAction::Create { user, name } => {
-            let token = tokens::create(
-                &store,
-                &UserId(user.into()),
-                name.as_deref().unwrap_or_default(),
-            )
-            .await?;
+        TokenAction::Create { user, name, force } => {
+            let user = UserId(user.into());
+            if !force {
+                verify_user(&config, &user).await?;
+            }
+
+            let token = tokens::create(&store, &user, name.as_deref().unwrap_or_default()).await?;
             println!("{}", token.expose_secret());
         }
-        TokenAction::List { user } => {
+        TokenAction::List { user, json } => {
             let user = user.map(|user| UserId(user.into()));
             let tokens = access::list_tokens(&store, user.as_ref()).await?;
-            return print_text(&tokens.iter().map(line).collect::<String>());
+            return print_text(&match json {
+                true => tokens.iter().map(json_line).collect(),
+                false => table(COLUMNS, tokens.iter().map(cells)),
+            });
         }
         TokenAction::Revoke { id } => {
             anyhow::ensure!(
@@ -70,16 +81,52 @@ fn name(text: &str) -> Result<String, TextFault> {
     text::name(text).map(str::to_owned)
 }
 
-/// A line of tab-separated columns: id, user, created, revoked or a hyphen, name.
-fn line(token: &access::Token) -> String {
-    let revoked = token.revoked_at.map_or_else(|| "-".to_owned(), millis);
-    let columns = [
+/// Fails if the platform has no such user. Warns if it cannot be asked.
+async fn verify_user(config: &Config, user: &UserId) -> anyhow::Result<()> {
+    let found = match config.source_url() {
+        Ok(url) => user_exists(url, &config.source, user).await,
+        Err(error) => {
+            eprintln!("warning: it is not known whether user {user} exists: {error}");
+            return Ok(());
+        }
+    };
+
+    match found {
+        Ok(Some(true)) => {}
+        Ok(Some(false)) => anyhow::bail!(
+            "the platform has no user {user}: use an id of source.tables.app_user, which owns labels, or --force to create the token anyway"
+        ),
+        Ok(None) => eprintln!(
+            "warning: it is not known whether user {user} exists: source.tables.app_user is absent"
+        ),
+        Err(error) => {
+            eprintln!("warning: it is not known whether user {user} exists: {error}");
+        }
+    }
+
+    Ok(())
+}
+
+const COLUMNS: [&str; 5] = ["ID", "USER", "CREATED", "REVOKED", "NAME"];
+
+fn cells(token: &access::Token) -> [String; 5] {
+    [
         token.id.to_string(),
         token.user.to_string(),
         millis(token.created_at),
-        revoked,
+        token.revoked_at.map_or_else(|| "-".to_owned(), millis),
         token.name.clone(),
-    ];
+    ]
+}
 
-    format!("{}\n", columns.join("\t"))
+fn json_line(token: &access::Token) -> String {
+    let line = json!({
+        "id": token.id,
+        "user": token.user.to_string(),
+        "created_at": millis(token.created_at),
+        "revoked_at": token.revoked_at.map(millis),
+        "name": token.name,
+    });
+
+    format!("{line}\n")
 }

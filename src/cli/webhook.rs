@@ -5,13 +5,14 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{CommandResult, plain_text, print_text};
+use super::{CommandResult, plain_text, print_text, table};
 use crate::api::WebhookBody;
 use crate::app::{open_manage, open_store};
 use crate::config::Config;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::UserId;
 use crate::domain::time::millis;
+use crate::domain::webhook::WebhookState;
 use crate::manage::operators::{self, OwnedWebhook};
 use crate::manage::{JobDraft, JobScope};
 
@@ -22,10 +23,10 @@ pub enum WebhookAction {
         /// Only this user's
         #[arg(long, value_name = "ID", value_parser = plain_text)]
         user: Option<String>,
-        /// Only webhooks in this state: failing (active, and the last attempt has failed), disabled
-        /// (automatically or by an operator), inactive (switched off by the owner)
-        #[arg(long, value_parser = ["failing", "disabled", "inactive"])]
-        state: Option<String>,
+        /// Only webhooks in this state: active, failing (active, and the last attempt has failed),
+        /// disabled (automatically or by an operator), inactive (switched off by the owner)
+        #[arg(long)]
+        state: Option<WebhookState>,
         /// Only webhooks after this one in the list
         #[arg(long, value_name = "WEBHOOK")]
         after: Option<Uuid>,
@@ -80,19 +81,18 @@ pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
             let user = user.map(|user| UserId(user.into()));
             let limit = usize::from(limit);
             let after = after.unwrap_or_default();
-            let found =
-                operators::list(&store, user.as_ref(), state.as_deref(), after, limit).await?;
+            let found = operators::list(&store, user.as_ref(), state, after, limit).await?;
 
             if found.len() == limit {
                 let last = found.last().map_or(after, |last| last.webhook.id);
                 eprintln!("there may be more: see --after {last}");
             }
 
-            let line = |found| match json {
-                true => format!("{}\n", json_object(found)),
-                false => text_line(&found),
-            };
-            return print_text(&found.into_iter().map(line).collect::<String>());
+            let json_line = |found| format!("{}\n", json_object(found));
+            return print_text(&match json {
+                true => found.into_iter().map(json_line).collect(),
+                false => table(COLUMNS, found.iter().map(cells)),
+            });
         }
         WebhookAction::Show { webhook }
         | WebhookAction::Disable { webhook, .. }
@@ -167,40 +167,39 @@ fn scope_text(scope: &JobScope) -> String {
     )
 }
 
-fn state(found: &OwnedWebhook) -> &'static str {
-    let webhook = &found.webhook;
-    match (webhook.settings.active, webhook.disabled_at) {
-        (true, _) if webhook.consecutive_failures > 0 => "failing",
-        (true, _) => "active",
-        (false, Some(_)) => "disabled",
-        (false, None) => "inactive",
-    }
-}
+/// `FAILURES` are those since the last success.
+const COLUMNS: [&str; 8] = [
+    "ID",
+    "USER",
+    "STATE",
+    "FAILURES",
+    "LAST CALLED",
+    "NAME",
+    "URL",
+    "REASON",
+];
 
-/// A line of tab-separated columns: id, user, state, failures since the last success, last called or
-/// a hyphen, name, URL without its query, why it was disabled.
-fn text_line(found: &OwnedWebhook) -> String {
+/// The URL is without its query, which may contain secrets.
+fn cells(found: &OwnedWebhook) -> [String; 8] {
     let webhook = &found.webhook;
     let url = webhook.settings.url.split('?').next().unwrap_or_default();
     let triggered = webhook.last_triggered_at;
 
-    let columns = [
+    [
         webhook.id.to_string(),
         found.user.to_string(),
-        state(found).to_owned(),
+        found.state().as_str().to_owned(),
         webhook.consecutive_failures.to_string(),
         triggered.map_or_else(|| "-".to_owned(), millis),
         webhook.settings.name.clone(),
         url.to_owned(),
         webhook.disabled_reason.clone().unwrap_or_default(),
-    ];
-
-    format!("{}\n", columns.join("\t").trim_end())
+    ]
 }
 
 /// The webhook as the API shows it, with its owner and state.
 fn json_object(found: OwnedWebhook) -> Value {
-    let mut object = json!({"user": found.user.to_string(), "state": state(&found)});
+    let mut object = json!({"user": found.user.to_string(), "state": found.state()});
     let shown = serde_json::to_value(WebhookBody::from(found.webhook));
 
     if let (Some(object), Ok(Value::Object(shown))) = (object.as_object_mut(), shown) {

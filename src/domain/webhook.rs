@@ -8,11 +8,36 @@ use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
 use super::headers::CustomHeaders;
+use super::named::named;
 use super::sealed::Sealed;
 use super::signing::SealedKeys;
 
 /// How the `disabled_reason` of a webhook begins that an operator has disabled.
 pub const BY_OPERATOR: &str = "operator: ";
+
+named! {
+    /// The state of a webhook as operators see it.
+    pub enum WebhookState {
+        Active = "active",
+        /// Active, and the last attempt has failed.
+        Failing = "failing",
+        /// Disabled, automatically or by an operator.
+        Disabled = "disabled",
+        /// Switched off by the owner.
+        Inactive = "inactive",
+    }
+}
+
+impl WebhookState {
+    pub const fn of(is_active: bool, is_disabled: bool, consecutive_failures: i64) -> WebhookState {
+        match (is_active, is_disabled) {
+            (true, _) if consecutive_failures > 0 => WebhookState::Failing,
+            (true, _) => WebhookState::Active,
+            (false, true) => WebhookState::Disabled,
+            (false, false) => WebhookState::Inactive,
+        }
+    }
+}
 
 /// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed
 /// URL, state or secret also applies to pending deliveries.

@@ -6,10 +6,10 @@
 //! the primary, as they are now: those that come from the platform's own SQL, those of tables whose
 //! mapping has changed since they were copied, and all while the stream may lack changes.
 
-mod address;
 mod cache;
 mod extra;
 mod fetch;
+mod users;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -26,8 +26,8 @@ use crate::events::{Fact, Facts, LookupKey, NoEvent, Release, TranscodedFile};
 use crate::store::Store;
 use crate::store::lookup_rows::UserAddon;
 
-pub use address::email_of;
 pub use fetch::{LookupError, try_queries};
+pub use users::{email_of, user_exists};
 
 use cache::{AddonChange, Cache};
 use fetch::{Fetched, Primary, Result};

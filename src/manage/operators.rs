@@ -5,10 +5,10 @@ use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use crate::domain::event::UserId;
-use crate::domain::webhook::BY_OPERATOR;
+use crate::domain::webhook::{BY_OPERATOR, WebhookState};
 use crate::store::Store;
 use crate::store::audit::{Actor, Via};
-use crate::store::webhooks::{self, Webhook};
+use crate::store::webhooks::{self, StateOf, Webhook};
 
 /// Webhooks that one statement reads, which takes a few milliseconds.
 const AT_ONCE: i64 = 2_000;
@@ -21,6 +21,20 @@ pub struct OwnedWebhook {
 }
 
 impl OwnedWebhook {
+    pub fn state(&self) -> WebhookState {
+        let Webhook {
+            settings,
+            disabled_at,
+            consecutive_failures,
+            ..
+        } = &self.webhook;
+        WebhookState::of(
+            settings.active,
+            disabled_at.is_some(),
+            *consecutive_failures,
+        )
+    }
+
     /// Returns the operator as the audit log names one: by the command line, for the owner.
     pub fn operator(&self) -> Actor {
         Actor {
@@ -30,12 +44,12 @@ impl OwnedWebhook {
     }
 }
 
-/// Returns up to `limit` webhooks in one state (`failing`, `disabled`, `inactive`, or any) after the
-/// id `after`, in the order of their ids. `user`: only of this user.
+/// Returns up to `limit` webhooks in one state, or in any, after the id `after`, in the order of
+/// their ids. `user`: only of this user.
 pub async fn list(
     store: &Store,
     user: Option<&UserId>,
-    state: Option<&str>,
+    state: Option<WebhookState>,
     after: Uuid,
     limit: usize,
 ) -> Result<Vec<OwnedWebhook>> {
@@ -43,20 +57,18 @@ pub async fn list(
     let mut after = Some(after);
 
     while let Some(next) = after {
-        let found = webhooks::find_in_state(store, user, state, next, AT_ONCE).await?;
-        after = found.last;
+        let read = webhooks::list_states(store, user, next, AT_ONCE).await?;
+        after = read.last().map(|last| last.id);
 
-        for (id, owner) in found.webhooks {
+        let is_meant = |found: &StateOf| state.is_none_or(|state| state == found.state);
+        for StateOf { id, user, .. } in read.into_iter().filter(is_meant) {
             if listed.len() == limit {
                 return Ok(listed);
             }
 
             // It may have been deleted meanwhile.
-            if let Some(webhook) = webhooks::get(store, &owner, id).await? {
-                listed.push(OwnedWebhook {
-                    user: owner,
-                    webhook,
-                });
+            if let Some(webhook) = webhooks::get(store, &user, id).await? {
+                listed.push(OwnedWebhook { user, webhook });
             }
         }
     }

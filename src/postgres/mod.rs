@@ -224,6 +224,32 @@ pub fn is_transient(error: &tokio_postgres::Error) -> bool {
     !permanent.contains(code)
 }
 
+/// Returns whether the role lacks a privilege.
+pub fn is_denied(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+}
+
+/// Describes an error and its causes, each once: the text of an error of Postgres includes its
+/// causes, and that of many others its first.
+pub fn describe_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+
+    for cause in error.chain().skip(1) {
+        let of_postgres = cause.downcast_ref::<tokio_postgres::Error>();
+        let cause = of_postgres.map_or_else(|| cause.to_string(), describe);
+
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+
+        if of_postgres.is_some() {
+            break;
+        }
+    }
+
+    text
+}
+
 /// Describes an error with the server's message: the crate's own text is just "db error".
 pub fn describe(error: &tokio_postgres::Error) -> String {
     use std::error::Error;

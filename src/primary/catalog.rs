@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio_postgres::{Client, Statement};
 
 use super::error::{PrimaryError, Result};
-use super::finding::{Finding, Fix};
+use super::finding::{Finding, Fix, FixKind, Remedy};
 use super::lineage;
 use super::mapped::table_name;
 use crate::config::Source;
@@ -144,7 +144,9 @@ impl Slot {
             Some(_) => return None,
         };
 
-        let remedy = "set source.slot to another name, or drop the slot and run `walhook setup`";
+        let remedy = Remedy::Setup {
+            first: Some("set source.slot to another name, or drop the slot".to_owned()),
+        };
         Some(Finding::fail(format!("slot {name}"), state, remedy).blocking())
     }
 }
@@ -215,25 +217,23 @@ impl Relation {
     }
 
     /// Returns a statement that the table's owner can run.
-    pub fn by_owner(&self, sql: String) -> Fix {
-        Fix {
-            by: self.owner.clone(),
-            sql,
-        }
+    pub fn by_owner(&self, kind: FixKind, sql: String) -> Fix {
+        Fix::new(&self.owner, kind, sql)
     }
 
     /// Returns the statements that give a privilege on the table to `role`, which is quoted.
     pub fn grants(&self, privilege: &str, role: &str) -> Vec<Fix> {
-        let usage = (!self.usable).then(|| Fix {
-            by: self.schema_owner.clone(),
-            sql: format!(
-                "grant usage on schema {} to {role};",
-                quote_identifier(&self.schema)
-            ),
+        let usage = (!self.usable).then(|| {
+            let schema = quote_identifier(&self.schema);
+            let grant = format!("grant usage on schema {schema} to {role};");
+            Fix::new(&self.schema_owner, FixKind::Grants, grant)
         });
         let grant = format!("grant {privilege} on {} to {role};", self.quoted());
 
-        usage.into_iter().chain([self.by_owner(grant)]).collect()
+        usage
+            .into_iter()
+            .chain([self.by_owner(FixKind::Grants, grant)])
+            .collect()
     }
 
     /// Returns why every UPDATE and DELETE of the platform would fail with replica identity full:

@@ -57,12 +57,79 @@ pub enum Condition {
     Other,
 }
 
+/// How to fix a finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Run `walhook setup`, after what the text says.
+    Setup {
+        first: Option<String>,
+    },
+    /// Run `walhook repair`, after what the text says.
+    Repair {
+        first: Option<String>,
+    },
+    Other(String),
+}
+
+impl Remedy {
+    pub const SETUP: Remedy = Remedy::Setup { first: None };
+    pub const REPAIR: Remedy = Remedy::Repair { first: None };
+}
+
+impl From<String> for Remedy {
+    fn from(text: String) -> Remedy {
+        Remedy::Other(text)
+    }
+}
+
+impl From<&str> for Remedy {
+    fn from(text: &str) -> Remedy {
+        Remedy::Other(text.to_owned())
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, command) = match self {
+            Remedy::Setup { first } => (first, "setup"),
+            Remedy::Repair { first } => (first, "repair"),
+            Remedy::Other(text) => return f.write_str(text),
+        };
+
+        match first {
+            Some(first) => write!(f, "{first}, then run `walhook {command}`"),
+            None => write!(f, "run `walhook {command}`"),
+        }
+    }
+}
+
 /// A statement that fixes a finding, for a DBA to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
     /// The role whose rights it needs. A superuser has them too.
     pub by: String,
     pub sql: String,
+    pub kind: FixKind,
+}
+
+/// What a statement does, as far as it decides where and how a script runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FixKind {
+    /// Grants a privilege, which later statements may need.
+    Grants,
+    /// Locks a table exclusively: while it waits, the platform's statements queue behind it.
+    Locks,
+    Other,
+}
+
+impl Fix {
+    pub fn new(by: impl Into<String>, kind: FixKind, sql: impl Into<String>) -> Fix {
+        Fix {
+            by: by.into(),
+            sql: sql.into(),
+            kind,
+        }
+    }
 }
 
 /// The result of one check.
@@ -73,7 +140,7 @@ pub struct Finding {
     pub severity: Severity,
     pub state: String,
     /// How to fix it; none if there is nothing to fix.
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
     /// Whether `walhook setup` refuses, because it cannot fix this itself.
     pub blocks_setup: bool,
     /// The tables and partitions concerned, if they are not the subject.
@@ -99,7 +166,7 @@ impl Finding {
     pub fn warn(
         subject: impl Into<String>,
         state: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Remedy>,
     ) -> Finding {
         Finding {
             severity: Severity::Warn,
@@ -111,7 +178,7 @@ impl Finding {
     pub fn fail(
         subject: impl Into<String>,
         state: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Remedy>,
     ) -> Finding {
         Finding {
             severity: Severity::Fail,

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
 use super::error::{PrimaryError, Result};
-use super::finding::{Fix, PRINT};
+use super::finding::{Fix, FixKind, PRINT};
 use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
@@ -122,6 +122,21 @@ pub(crate) fn statement(table: &str, identity: &str) -> String {
         .replace("{identity}", identity)
 }
 
+/// A statement for a table's replica identity. Each must run by itself.
+pub(crate) enum Step {
+    Set(String),
+    DropIndex(String),
+    CreateIndex(String),
+}
+
+impl Step {
+    fn sql(self) -> String {
+        match self {
+            Step::Set(sql) | Step::DropIndex(sql) | Step::CreateIndex(sql) => sql,
+        }
+    }
+}
+
 /// Returns the statement that creates the index.
 fn index_statement(relation: &Relation, columns: &[&str]) -> String {
     let columns: Vec<String> = columns
@@ -137,32 +152,27 @@ fn index_statement(relation: &Relation, columns: &[&str]) -> String {
     fill(sql::identity::CREATE_INDEX, &names)
 }
 
-/// Returns the statements that give a table the replica identity. Each must run by itself.
-pub(crate) fn statements(
-    source: &Source,
-    table: Table,
-    relation: &Relation,
-    goal: Goal,
-) -> Vec<String> {
-    let drop = || drop_statement(relation);
-    let identity = |name: &str| statement(&relation.quoted(), name);
+/// Returns the statements that give a table the replica identity.
+pub(crate) fn steps(source: &Source, table: Table, relation: &Relation, goal: Goal) -> Vec<Step> {
+    let drop = || Step::DropIndex(drop_statement(relation));
+    let identity = |name: &str| Step::Set(statement(&relation.quoted(), name));
     let index = relation.own_index_valid;
 
     let wanted = wanted(source, table);
     let is_outdated = has_outdated_index(relation, &wanted);
     let lacks_index = is_outdated || index != Some(true);
 
-    let statements = match goal {
+    let steps = match goal {
         Goal::Full => [Some(identity("full")), index.map(|_| drop()), None, None],
         Goal::Index => [
             is_outdated.then(|| identity("full")),
             (is_outdated || index == Some(false)).then(drop),
-            lacks_index.then(|| index_statement(relation, &wanted)),
+            lacks_index.then(|| Step::CreateIndex(index_statement(relation, &wanted))),
             Some(identity(&using_index(&relation.own_index))),
         ],
     };
 
-    statements.into_iter().flatten().collect()
+    steps.into_iter().flatten().collect()
 }
 
 /// Returns whether the replica identity is an index of an earlier mapping.
@@ -192,16 +202,20 @@ pub(crate) async fn set(
     relation: &Relation,
     goal: Goal,
 ) -> Result<()> {
+    let to_full = || {
+        let steps = steps(source, table, relation, Goal::Full).into_iter();
+        steps.map(Step::sql).collect::<String>()
+    };
+
     let statements = match goal {
-        Goal::Full => statements(source, table, relation, Goal::Full).concat(),
+        Goal::Full => to_full(),
         Goal::Index => {
             let wanted = wanted(source, table);
             let mut is_valid = relation.own_index_valid;
 
             // Without it, updates would fail meanwhile.
             if has_outdated_index(relation, &wanted) {
-                let full = statements(source, table, relation, Goal::Full).concat();
-                change_table(client, &relation.quoted(), Attempts::Many, &full).await?;
+                change_table(client, &relation.quoted(), Attempts::Many, &to_full()).await?;
                 is_valid = None;
             }
 
@@ -357,7 +371,7 @@ pub(crate) async fn unrecorded(
         let is_set = relation.identity == "f" || relation.uses_own_index();
         let restore = is_set.then(|| statement(&relation.quoted(), "default"));
         let drop = relation.own_index_valid.map(|_| drop_statement(relation));
-        [restore, drop].map(|sql| sql.map(|sql| relation.by_owner(sql)))
+        [restore, drop].map(|sql| sql.map(|sql| relation.by_owner(FixKind::Locks, sql)))
     };
 
     Ok(relations

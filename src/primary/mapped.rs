@@ -18,6 +18,63 @@ pub(crate) fn column_name(mappings: &TableMappings, table: Table, column: &str) 
     quote_identifier(mappings.column(table, column))
 }
 
+/// Returns whether Walhook reads a column of the platform's table: it is mapped, or an expression
+/// for a computed column names it.
+pub(crate) fn reads(mappings: &TableMappings, table: Table, column: &str) -> bool {
+    let mut mapped = mappings.platform_columns(table).map(|(_, name)| name);
+    let computed = table.columns().iter();
+    let mut computed = computed.filter_map(|name| mappings.computed(table, name));
+
+    mapped.any(|name| name == column) || computed.any(|sql| names_column(sql, column))
+}
+
+/// Returns whether an SQL expression over a row named `this` names one of its columns, or the whole
+/// row.
+fn names_column(sql: &str, column: &str) -> bool {
+    let tokens = tokens(sql);
+    let at = |index: Option<usize>| {
+        index
+            .and_then(|index| tokens.get(index))
+            .map(String::as_str)
+    };
+
+    tokens.iter().enumerate().any(|(index, token)| {
+        let is_qualified = at(index.checked_sub(1)) == Some(".");
+        let is_of_this = !is_qualified || at(index.checked_sub(2)) == Some("this");
+        let is_row = token == "this" && at(index.checked_add(1)) != Some(".");
+
+        is_row || (is_of_this && token.eq_ignore_ascii_case(column))
+    })
+}
+
+/// Returns the names and symbols in SQL, without the contents of strings.
+fn tokens(sql: &str) -> Vec<String> {
+    let is_word = |letter: &char| letter.is_alphanumeric() || matches!(letter, '_' | '$');
+    let code: Vec<&str> = sql.split('\'').step_by(2).collect();
+    let mut tokens = Vec::new();
+
+    for (index, part) in code.join(" ").split('"').enumerate() {
+        if index % 2 == 1 {
+            tokens.push(part.to_owned());
+            continue;
+        }
+
+        let mut letters = part.chars().peekable();
+        while let Some(letter) = letters.next() {
+            let mut token = letter.to_string();
+            while is_word(&letter) && letters.peek().is_some_and(is_word) {
+                token.extend(letters.next());
+            }
+
+            if !letter.is_whitespace() {
+                tokens.push(token);
+            }
+        }
+    }
+
+    tokens
+}
+
 /// Returns the expression for a column of the platform of a row named `this`.
 fn on_this(name: &str) -> String {
     format!("this.{}", quote_identifier(name))
@@ -133,4 +190,21 @@ pub(crate) fn tuple<'a>(
     }
 
     tuple
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_name_columns_of_their_own_row() {
+        let sql = "case when this.\"Kind\" = 'secret' then amount_cents / 100 end || (select c.code from c)";
+        let named = ["Kind", "amount_cents"];
+        let others = ["secret", "code", "amount"];
+
+        assert!(named.iter().all(|column| names_column(sql, column)));
+        assert!(!others.iter().any(|column| names_column(sql, column)));
+        assert!(names_column("to_jsonb(this)::text", "any"));
+        assert!(names_column("this.\"Two Words\"", "Two Words"));
+    }
 }

@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
-use postgres_types::Type;
+use postgres_types::{ToSql, Type};
 use tokio_postgres::Client;
 
 use super::error::Result;
-use super::finding::Fix;
+use super::finding::{Fix, FixKind};
 use super::inspect::{Conditions, inspect};
 use super::triggers::script::Script;
 use super::uninstall::remains_of_wal_capture;
@@ -24,12 +24,12 @@ pub struct Printed {
 }
 
 /// Returns the difference between the primary and what setup needs there. `refused` are the tables
-/// whose own SQL, for lookups or computed columns, the primary has not accepted.
+/// whose own SQL, for lookups or computed columns, the primary has not accepted, with its errors.
 pub async fn setup_statements(
     source: &Source,
     url: &str,
     store_url: Option<&str>,
-    refused: &[Table],
+    refused: &[(Table, String)],
 ) -> Result<Printed> {
     let client = postgres::connect(url).await?;
     let found = inspect(&client, source, Conditions::All).await?;
@@ -66,7 +66,7 @@ pub async fn setup_statements(
         statements.extend(remains_of_wal_capture(&client, source, store_url).await?);
     }
 
-    statements.sort_by_key(|fix| !fix.sql.starts_with("grant "));
+    statements.sort_by_key(|fix| fix.kind != FixKind::Grants);
     text.push_str(&script(&statements));
     text.push_str(&format!(
         "-- Then, as {role}, `walhook setup`: it does the rest.\n"
@@ -82,7 +82,7 @@ pub(super) fn script(statements: &[Fix]) -> String {
     let mut printed = HashSet::new();
     let mut is_limited = false;
 
-    for Fix { by, sql } in statements {
+    for Fix { by, sql, kind } in statements {
         if !printed.insert(sql) {
             continue;
         }
@@ -92,9 +92,7 @@ pub(super) fn script(statements: &[Fix]) -> String {
             role = Some(by);
         }
 
-        // These lock a table exclusively: while they wait, the platform's statements queue behind
-        // them.
-        let locks = sql.starts_with("alter table") || sql.starts_with("drop index");
+        let locks = *kind == FixKind::Locks;
         if locks != is_limited {
             is_limited = locks;
             text.push_str(match locks {
@@ -116,28 +114,37 @@ pub(super) fn script(statements: &[Fix]) -> String {
     text
 }
 
-/// Returns grants on the tables that the platform's own SQL for `tables` reads.
+/// Returns grants on what the platform's own SQL for the refused tables reads.
 ///
 /// The server cannot list them for a role that may not read them: it refuses to plan the query, and
 /// even to parse it without usage of a schema. So they are found by their names.
-async fn grants_of_own_sql(client: &Client, source: &Source, tables: &[Table]) -> Result<Vec<Fix>> {
-    let texts = tables.iter().flat_map(|table| {
+async fn grants_of_own_sql(
+    client: &Client,
+    source: &Source,
+    refused: &[(Table, String)],
+) -> Result<Vec<Fix>> {
+    let own_sql = refused.iter().flat_map(|(table, error)| {
         let computed = |column: &&'static str| source.tables.computed(*table, column);
         let columns = table.columns().iter().filter_map(computed);
         let lookup = source.lookups.get(table.name()).map(String::as_str);
-        columns.chain(lookup)
+        columns.chain(lookup).map(|text| (text, error.as_str()))
     });
 
-    let texts: Vec<&str> = texts.collect();
+    let (texts, errors): (Vec<&str>, Vec<&str>) = own_sql.unzip();
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&texts, Type::TEXT_ARRAY), (&errors, Type::TEXT_ARRAY)];
     let rows = client
-        .query_typed(sql::lookup::UNREADABLE, &[(&texts, Type::TEXT_ARRAY)])
+        .query_typed(sql::lookup::UNREADABLE, &parameters)
         .await?;
 
     Ok(rows
         .iter()
-        .map(|row| Fix {
-            by: row.get("by"),
-            sql: row.get("sql"),
+        .map(|row| {
+            Fix::new(
+                row.get::<_, &str>("by"),
+                FixKind::Grants,
+                row.get::<_, &str>("sql"),
+            )
         })
         .collect())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::catalog::{MappedTable, Publication, Relation, contains, is_required};
-use super::finding::Fix;
+use super::finding::{Fix, FixKind};
 use super::inspect::Inspection;
 use crate::config::Source;
 use crate::domain::table::Table;
@@ -149,9 +149,6 @@ pub(crate) fn statements(source: &Source, found: &Inspection) -> Vec<Fix> {
 
     unfiltered
         .chain(changes.map(|change| change.sql))
-        .map(|sql| Fix {
-            by: by.clone(),
-            sql,
-        })
+        .map(|sql| Fix::new(&by, FixKind::Other, sql))
         .collect()
 }

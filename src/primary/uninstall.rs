@@ -5,7 +5,7 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::error::{PrimaryError, Result, refuse};
-use super::finding::{Finding, Fix};
+use super::finding::{Finding, Fix, FixKind};
 use super::identity::Remainder;
 use super::table_locks::{Attempts, LockMode, busy, change_publication, lock_table, together};
 use super::triggers::catalog::{
@@ -74,44 +74,49 @@ pub async fn owner_statements(source: &Source, url: &str, store_url: &str) -> Re
 
     if let (false, Some(by)) = (triggers.owned, triggers.owner) {
         let drop = sql::triggers::DROP.trim_end();
-        statements.push(Fix {
-            by,
-            sql: format!("begin; set local lock_timeout = '500ms'; {drop} commit;"),
-        });
+        let sql = format!("begin; set local lock_timeout = '500ms'; {drop} commit;");
+        statements.push(Fix::new(by, FixKind::Other, sql));
+    }
+
+    let found = found_identities(&store).await?;
+    let mut unrecorded = identity::unrecorded(&client, source, found.as_deref()).await?;
+
+    for row in client.query_typed(sql::relation::GRANTED, &[]).await? {
+        let by: &str = row.get("by");
+        let revoke: &str = row.get("sql");
+        let is_own: bool = row.get("is_own");
+        let statements = match is_own {
+            true => &mut statements,
+            false => &mut unrecorded,
+        };
+        statements.push(Fix::new(by, FixKind::Other, revoke));
     }
 
     let mut text = print::script(&statements);
-    let found = found_identities(&store).await?;
-
-    let unrecorded = identity::unrecorded(&client, source, found.as_deref()).await?;
     if !unrecorded.is_empty() {
         text.push_str("-- If these were not set for another program, remove the dashes:\n");
     }
 
-    for Fix { by, sql } in unrecorded {
+    for Fix { by, sql, .. } in unrecorded {
         text.push_str(&format!(
             "-- {} -- with the rights of {by}\n",
             sql.trim_end()
         ));
     }
 
-    text.push_str("-- Then `walhook teardown`, as its own role: it removes the rest and deletes the checkpoint.\n");
+    text.push_str("-- Then `walhook teardown --yes`, as its own role: it removes the rest and deletes the checkpoint.\n");
     Ok(text)
 }
 
 /// Returns the statements that remove what capture from the WAL needed, except the slot.
 async fn wal_statements(client: &Client, source: &Source, store: &Store) -> Result<Vec<Fix>> {
     let publication = catalog::publication(client, &source.publication).await?;
-    let drop = publication.map(|publication| Fix {
-        by: publication.owner,
-        sql: drop_publication(source),
-    });
+    let drop = publication
+        .map(|publication| Fix::new(publication.owner, FixKind::Other, drop_publication(source)));
 
     let remainders = remainders(client, source, store).await?.into_iter();
-    let restore = remainders.map(|remainder| Fix {
-        by: remainder.owner,
-        sql: remainder.statement,
-    });
+    let restore =
+        remainders.map(|remainder| Fix::new(remainder.owner, FixKind::Locks, remainder.statement));
 
     Ok(drop.into_iter().chain(restore).collect())
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::domain::change::canonical_int;
 use crate::domain::survey::{Reference, Survey, SurveyedColumn, SurveyedTable};
 use crate::domain::table::Table;
-use crate::sql::{quote_identifier, quote_literal};
+use crate::sql::quote_identifier;
 
 /// The lowest score of a column that is proposed or named as an alternative.
 const PROPOSED: f64 = 0.4;
@@ -165,7 +165,8 @@ pub(super) fn map(
     let form = match (choices.tables.get(&table), candidate) {
         (Some(Choice::Absent), _) => absent("as you decided"),
         (None, _) if table == Table::Outlet && are_values(survey, found) => {
-            substitute(survey, found, table).unwrap_or_else(|| absent("outlets have no names"))
+            substitute(survey, choices, found, table)
+                .unwrap_or_else(|| absent("outlets have no names"))
         }
         (_, Some(candidate)) => {
             let mapper = Mapper {
@@ -176,11 +177,13 @@ pub(super) fn map(
                 own: &survey.tables[candidate.index],
             };
             mapper.mapping(candidate.clone()).map_or_else(
-                |reason| substitute(survey, found, table).unwrap_or(Form::Absent { reason }),
+                |reason| {
+                    substitute(survey, choices, found, table).unwrap_or(Form::Absent { reason })
+                },
                 Form::Mapped,
             )
         }
-        (_, None) => substitute(survey, found, table)
+        (_, None) => substitute(survey, choices, found, table)
             .unwrap_or_else(|| absent("no table has such a name and such columns")),
     };
 
@@ -192,7 +195,7 @@ pub(super) fn map(
 }
 
 /// Returns the query that takes the place of a table.
-fn substitute(survey: &Survey, found: &Found, table: Table) -> Option<Form> {
+fn substitute(survey: &Survey, choices: &Choices, found: &Found, table: Table) -> Option<Form> {
     let (sql, reason) = match table {
         Table::Label => {
             let release = &survey.tables[found.index(Table::Release)?];
@@ -209,16 +212,10 @@ fn substitute(survey: &Survey, found: &Found, table: Table) -> Option<Form> {
         }
         Table::Outlet => {
             let queue = &survey.tables[found.index(Table::DistroQueue)?];
-            let rows: Vec<String> = outlet_ids(outlet_column(queue)?)
-                .map(|(name, id)| format!("({id}, {})", quote_literal(name)))
-                .collect();
-
             (
-                format!(
-                    "select id, name from (values {}) as outlet (id, name) where id = any($1::bigint[])",
-                    rows.join(", ")
-                ),
-                "outlets are values of a column, so they get ids that must not change later".to_owned(),
+                choices.outlets.query(outlet_column(queue)?),
+                "outlets are values of a column, so they get ids, which must not change later, and names: labels are shown both, \
+                 so write the names that they know".to_owned(),
             )
         }
         Table::UserAddon => (
@@ -246,11 +243,6 @@ fn are_values(survey: &Survey, found: &Found) -> bool {
             && reference_score(Table::Outlet, own, &leads) >= PROPOSED
     });
     !refers && outlet_column(queue).is_some()
-}
-
-/// Returns the outlets that are values of a column, each with the id that it gets.
-fn outlet_ids(own: &SurveyedColumn) -> impl Iterator<Item = (&str, usize)> {
-    own.values.iter().map(|value| value.text.as_str()).zip(1..)
 }
 
 /// Returns the column whose values are outlets, instead of rows of a table.
@@ -526,7 +518,8 @@ impl Mapper<'_> {
             return Chosen::computed("null", "no column refers to an outlet");
         };
 
-        let ids = outlet_ids(own).map(|(name, id)| (name.to_owned(), id.to_string()));
+        let ids = self.choices.outlets.ids(own).into_iter();
+        let ids = ids.map(|(value, id)| (value.to_owned(), id.to_string()));
         let note = "ids that must not change later; add new outlets to both lists";
         Chosen {
             values: ValueMap {

@@ -2,6 +2,7 @@
 //! [`Survey`] of its schema. Names, types, foreign keys and values are the evidence. No I/O.
 
 mod columns;
+mod outlets;
 mod paths;
 mod render;
 mod tables;
@@ -14,6 +15,7 @@ use crate::domain::survey::{Survey, SurveyedTable};
 use crate::domain::table::Table;
 use crate::sql::{quote_identifier, quote_qualified};
 
+pub use outlets::Outlets;
 pub use render::toml;
 pub use values::{Code, ValueMap, meaning_of, possible};
 
@@ -23,6 +25,8 @@ pub struct Choices {
     pub tables: BTreeMap<Table, Choice>,
     /// What a code means, by table, column of the reference schema, and code.
     pub codes: BTreeMap<(Table, &'static str, String), String>,
+    /// The outlets of the present configuration.
+    pub outlets: Outlets,
 }
 
 /// The decision about one table.

@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use postgres_types::Json;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::keys::SealedKeyPair;
-use super::statement::{Params, Statements, from_row};
+use super::statement::{Params, Statements, column, from_row};
 use super::{Result, Store, StoreError, delivery, sequences};
 use crate::domain::event::UserId;
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
 use crate::domain::settings::Settings;
+use crate::domain::webhook::WebhookState;
 use crate::sql::store as sql;
 use crate::vault::Sealed;
 
@@ -158,45 +160,36 @@ pub async fn owner(store: &Store, id: Uuid) -> Result<Option<UserId>> {
     store.fetch_optional(sql::webhook::OWNER, &[&id]).await
 }
 
-/// Webhooks in one state among those that were read.
-pub struct FoundInState {
-    /// Each with its owner, by id.
-    pub webhooks: Vec<(Uuid, UserId)>,
-    /// The last one that was read. None at the end.
-    pub last: Option<Uuid>,
+/// A webhook with its owner and state.
+pub struct StateOf {
+    pub id: Uuid,
+    pub user: UserId,
+    pub state: WebhookState,
 }
 
-/// Reads the next `limit` webhooks of a user, or of all, by id, and returns those in one state:
-/// `failing`, `disabled`, `inactive`, or any.
-pub async fn find_in_state(
+from_row!(StateOf {
+    id,
+    user = "user_id",
+    state: state_of
+});
+
+fn state_of(row: &Row) -> Result<WebhookState> {
+    let is_active = column(row, "active")?;
+    let is_disabled = column(row, "disabled")?;
+    let failures = column(row, "consecutive_failures")?;
+    Ok(WebhookState::of(is_active, is_disabled, failures))
+}
+
+/// Returns the states of the next `limit` webhooks of a user, or of all, by id.
+pub async fn list_states(
     store: &Store,
     user: Option<&UserId>,
-    state: Option<&str>,
     after: Uuid,
     limit: i64,
-) -> Result<FoundInState> {
-    let params: &Params<'_> = &[&after, &limit, &state, &user];
-    let found: InState = store.fetch_one(sql::webhook::FIND_IN_STATE, params).await?;
-    let users = found.users.into_iter().map(|user| UserId(user.into()));
-
-    Ok(FoundInState {
-        webhooks: found.webhooks.into_iter().zip(users).collect(),
-        last: found.last,
-    })
+) -> Result<Vec<StateOf>> {
+    let params: &Params<'_> = &[&after, &limit, &user];
+    store.fetch_all(sql::webhook::LIST_STATES, params).await
 }
-
-/// A row of `find_in_state`.
-struct InState {
-    webhooks: Vec<Uuid>,
-    users: Vec<String>,
-    last: Option<Uuid>,
-}
-
-from_row!(InState {
-    webhooks,
-    users,
-    last
-});
 
 /// Disables a webhook for a reason that it shows. Cancels pending deliveries: a chunk before this
 /// returns, the others later. Returns false if it is inactive or was deleted.

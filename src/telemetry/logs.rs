@@ -46,10 +46,10 @@ pub fn start(log: &Log) -> Result<(), String> {
 }
 
 /// Logs the error that ends the process.
-pub fn log_fatal(error: &anyhow::Error) {
+pub fn log_fatal(error: &str) {
     match FORMAT.get() {
-        Some(LogFormat::Json) => tracing::error!("{error:#}"),
-        Some(LogFormat::Text) | None => eprintln!("walhook: {error:#}"),
+        Some(LogFormat::Json) => tracing::error!("{error}"),
+        Some(LogFormat::Text) | None => eprintln!("walhook: {error}"),
     }
 }
 

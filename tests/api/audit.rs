@@ -1,6 +1,6 @@
 //! The audit log.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::fixture::{BLOCKED_URL, Service};
@@ -147,16 +147,14 @@ async fn a_change_and_its_audit_record_are_one_transaction() {
 #[tokio::test]
 async fn tokens_are_audited_and_records_are_removed_after_the_retention_period() {
     let service = Service::start().await;
-    service
-        .app
-        .walhook_ok(&["token", "create", "--user", "7"])
-        .await;
+    service.app.token("7").await;
 
     let list = service
         .app
-        .walhook_ok(&["token", "list", "--user", "7"])
+        .walhook_ok(&["token", "list", "--user", "7", "--json"])
         .await;
-    let id = list.split('\t').next().unwrap();
+    let listed: Value = serde_json::from_str(&list).unwrap();
+    let id = listed["id"].as_str().unwrap();
 
     for _ in 0..2 {
         service.app.walhook_ok(&["token", "revoke", id]).await;

@@ -2,13 +2,15 @@
 
 use crate::fixture::Service;
 use crate::support::{Api, TestApp};
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn a_token_is_printed_once_works_and_can_be_revoked() {
     let service = Service::start().await;
+    let create = ["token", "create", "--user", "user-7", "--name", "ci job"];
     let printed = service
         .app
-        .walhook_ok(&["token", "create", "--user", "user-7", "--name", "ci job"])
+        .walhook_ok(&[&create[..], &["--force"]].concat())
         .await;
     let token = printed.strip_suffix('\n').unwrap();
     let random = token.strip_prefix("whk_").unwrap();
@@ -44,45 +46,71 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
     assert!(!stored.get::<_, &str>(0).contains(random));
     assert_eq!(stored.get::<_, i32>(1), 32);
 
-    service
-        .app
-        .walhook_ok(&["token", "create", "--user", "other"])
-        .await;
+    service.app.token("other").await;
     let list = service.app.walhook_ok(&["token", "list"]).await;
-
-    assert_eq!(list.lines().count(), 2);
-    let list = service
-        .app
-        .walhook_ok(&["token", "list", "--user", "user-7"])
-        .await;
-
+    let starts: Vec<Option<usize>> = list
+        .lines()
+        .zip(["USER", "user-7", "other"])
+        .map(|(line, user)| line.find(user))
+        .collect();
+    assert_eq!(starts, [starts[0]; 3], "{list}");
+    assert!(starts[0].is_some() && list.contains("ci job"), "{list}");
     assert!(!list.contains(random) && !list.contains("whk_"));
-    let columns: Vec<&str> = list.trim_end().split('\t').collect();
 
+    let listed = async || -> Value {
+        let arguments = ["token", "list", "--user", "user-7", "--json"];
+        let list = service.app.walhook_ok(&arguments).await;
+        serde_json::from_str(&list).unwrap()
+    };
+    let shown = listed().await;
     assert_eq!(
-        (columns[1], columns[3], columns[4]),
-        ("user-7", "-", "ci job")
+        (&shown["user"], &shown["revoked_at"], &shown["name"]),
+        (&json!("user-7"), &Value::Null, &json!("ci job"))
     );
 
-    service
-        .app
-        .walhook_ok(&["token", "revoke", columns[0]])
-        .await;
+    let id = shown["id"].as_str().unwrap();
+    service.app.walhook_ok(&["token", "revoke", id]).await;
     api.get(&format!("/webhooks/{webhook}")).await.expect(401);
-    service
-        .app
-        .walhook_ok(&["token", "revoke", columns[0]])
-        .await;
+    service.app.walhook_ok(&["token", "revoke", id]).await;
+    assert_ne!(listed().await["revoked_at"], Value::Null);
+}
 
-    let list = service
-        .app
-        .walhook_ok(&["token", "list", "--user", "user-7"])
-        .await;
-    assert_ne!(
-        list.split('\t').nth(3),
-        Some("-"),
-        "the list shows when it was revoked"
-    );
+#[tokio::test]
+async fn a_token_is_for_a_user_of_the_platform() {
+    let mut app = TestApp::prepare().await;
+    app.setup().await;
+    let user = app.platform().await.user(&[]).await.to_string();
+
+    let created = app.walhook(&["token", "create", "--user", &user]).await;
+    assert!(created.status.success() && created.stderr.is_empty());
+
+    // The platform's ids are numbers.
+    for unknown in ["1", "nobody"] {
+        let refused = app.walhook(&["token", "create", "--user", unknown]).await;
+        let error = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(
+            refused.stdout.is_empty() && error.contains("--force"),
+            "{error}"
+        );
+    }
+
+    // Nobody can be asked.
+    let source = app.source_url.clone();
+    for (key, value, back) in [
+        ("source.tables.app_user.absent", "true", "false"),
+        ("source.url", "postgres://127.0.0.1:9/none", &source),
+    ] {
+        app.set(key, value);
+        let created = app.walhook(&["token", "create", "--user", "1"]).await;
+        let warning = String::from_utf8_lossy(&created.stderr);
+        assert!(created.stdout.starts_with(b"whk_"), "{warning}");
+        assert!(
+            warning.contains("not known whether user 1 exists"),
+            "{warning}"
+        );
+        app.set(key, back);
+    }
 }
 
 #[tokio::test]

@@ -147,12 +147,6 @@ async fn prepare() -> (TestApp, Platform, String) {
         &format!("set role {owner}; {}; {}", block("sql", 1), people()),
     )
     .await;
-    run(
-        &client,
-        &block("sql", 2).replace(" to walhook", &format!(" to {role}")),
-    )
-    .await;
-
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
         "mapping-{}-{}.toml",
         std::process::id(),
@@ -167,7 +161,22 @@ async fn prepare() -> (TestApp, Platform, String) {
     app.set("source.url", &source).set("store.url", &store);
     app.set_environment("WALHOOK_CONFIG", &file.display().to_string());
 
+    let granted = grants(&app, &role).await;
+    let of_guide = block("sql", 2).replace("\"walhook\"", &format!("\"{role}\""));
+    for line in of_guide.lines() {
+        assert!(granted.contains(line), "{line} in {granted}");
+    }
+
+    run(&client, &granted).await;
     (app, Platform::new(client), owner)
+}
+
+/// Returns the grants that `walhook setup --print` prints.
+async fn grants(app: &TestApp, role: &str) -> String {
+    let printed = app.walhook_ok(&["setup", "--print"]).await;
+    let to_role = |line: &&str| line.starts_with("grant ") && line.contains(role);
+    let granted: Vec<&str> = printed.lines().filter(to_role).collect();
+    granted.join("\n")
 }
 
 async fn run(client: &Client, statements: &str) {
@@ -226,11 +235,7 @@ async fn the_same_platform_is_captured_by_triggers() {
 
     app.set("source.capture", "trigger")
         .set("source.poll_interval", "20ms");
-    let printed = app.walhook_ok(&["setup", "--print"]).await;
-    let to_role = |line: &&str| line.starts_with("grant ") && line.contains(&role);
-    let granted: Vec<&str> = printed.lines().filter(to_role).collect();
-    let granted = granted.join("\n");
-
+    let granted = grants(&app, &role).await;
     run(
         &platform.client,
         &format!("reset role; alter role {role} noreplication; {granted}; set role {owner}"),

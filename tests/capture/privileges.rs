@@ -28,6 +28,7 @@ impl Scene {
             "create role {owner}; create role {role} login;
              alter database {0}_platform owner to {owner}; alter database {0}_store owner to {role};
              create schema catalog authorization {owner}; alter table label set schema catalog;
+             alter table app_user add password text; alter table payment add iban text;
              do $$ declare name text; begin
                  for name in select oid::regclass from pg_class
                      where relkind = 'r' and relnamespace in ('public'::regnamespace, 'catalog'::regnamespace)
@@ -142,11 +143,48 @@ impl Scene {
         let again = self.app.walhook_ok(&["setup"]).await;
         assert_eq!(again.trim(), "everything is set up");
     }
+
+    /// Returns what the role may read that it need not.
+    async fn readable(&self, columns: &[&str]) -> Vec<String> {
+        let readable = "select name from unnest($2::text[]) as name, lateral (
+                select split_part(name, ' ', 1)::regclass as relation, split_part(name, ' ', 2) as column
+            ) given
+            where has_column_privilege($1, given.relation, given.column, 'select')";
+        let role = format!("{}_role", self.app.name);
+        let rows = self.dba.query(readable, &[&role, &columns]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Captures, explains and repairs, with no more than what was granted.
+    async fn work(&mut self) {
+        let insert = "insert into app_user (id, email, password) values (1, 'user@example.com', 'secret') on conflict do nothing;
+            insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values ($id, 1, 'A', 1, 1, 'ready')";
+        let events = "select count(*) from walhook.event where kind = 'payment.statement_ready'";
+
+        run_sql(&self.dba, &insert.replace("$id", "1")).await;
+        self.app.run().await;
+        self.app.wait_for_count(events, 1).await;
+        assert!(self.app.stop().await.success());
+
+        let explained = self.app.walhook_ok(&["init", "--explain"]).await;
+        assert!(explained.contains("payment.statement_ready"), "{explained}");
+
+        // As if its insertion had been missed.
+        run_sql(&self.app.store().await, "delete from walhook.last_seen").await;
+        let repaired = self.app.walhook_ok(&["repair", "--force"]).await;
+        assert!(repaired.contains("payment.statement_ready"), "{repaired}");
+    }
 }
 
 async fn walk(configure: impl FnOnce(&mut TestApp)) {
     let mut scene = Scene::prepare().await;
     configure(&mut scene.app);
+
+    let explained = scene.app.walhook(&["init", "--explain"]).await;
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    let grant = "grant select (\"id\", \"user_id\") on \"catalog\".\"label\" to";
+    assert!(explained.contains(grant), "{explained}");
+
     scene.settle(&["table catalog.label privilege"]).await;
 
     // One more table is mapped.
@@ -158,6 +196,10 @@ async fn walk(configure: impl FnOnce(&mut TestApp)) {
     };
     scene.settle(&[&missing]).await;
 
+    scene.work().await;
+    let secret = ["app_user password", "payment iban"];
+    assert_eq!(scene.readable(&secret).await, [""; 0]);
+
     // It is dropped and created again, with partitions.
     let recreated = "alter table payment rename to earlier;
         create table payment (like earlier, primary key (id)) partition by hash (id);
@@ -168,8 +210,8 @@ async fn walk(configure: impl FnOnce(&mut TestApp)) {
     scene.settle(&[&missing]).await;
 
     // Columns and rows come from other tables.
-    let others = "create schema billing; create table billing.currency (id bigint primary key, code text);
-        create table billing.\"Stores\" (id bigint primary key, name text); create table billing.region (id bigint)";
+    let others = "create schema billing; create table billing.currency (id bigint primary key, code text, secret text);
+        create table billing.\"Stores\" (id bigint primary key, name text, secret text); create table billing.region (id bigint)";
     scene.platform(others).await;
     let computed =
         "(select c.code from billing.currency c where c.id = this.id) /* not billing.region */";
@@ -181,11 +223,17 @@ async fn walk(configure: impl FnOnce(&mut TestApp)) {
     let own = ["source.tables.payment.computed", "source.lookups.outlet"];
     scene.settle(&own).await;
 
-    let readable = "select string_agg(relname, ' ' order by relname) from pg_class
-        where relnamespace = 'billing'::regnamespace and relkind in ('r', 'v') and has_table_privilege($1, oid, 'select')";
-    let role = format!("{}_role", scene.app.name);
-    let row = scene.dba.query_one(readable, &[&role]).await.unwrap();
-    assert_eq!(row.get::<_, &str>(0), "Stores currency", "and no others");
+    let columns = [
+        "currency id",
+        "currency secret",
+        "\"Stores\" name",
+        "\"Stores\" secret",
+        "region id",
+    ];
+    let columns = columns.map(|column| format!("billing.{column}"));
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let readable = scene.readable(&columns).await;
+    assert_eq!(readable, ["billing.currency id", "billing.\"Stores\" name"]);
 
     // Rows are hidden.
     scene
@@ -196,11 +244,17 @@ async fn walk(configure: impl FnOnce(&mut TestApp)) {
     // All is removed, and set up again.
     let printed = scene.app.walhook_ok(&["teardown", "--print"]).await;
     // A DBA has set the replica identities.
-    let unrecorded = printed
-        .replace("-- alter table", "alter table")
-        .replace("-- drop index", "drop index");
+    assert!(printed.contains("`walhook teardown --yes`"), "{printed}");
+    let unrecorded = ["alter table", "drop index", "revoke"]
+        .iter()
+        .fold(printed, |text, first| {
+            text.replace(&format!("-- {first}"), first)
+        });
     scene.paste(&unrecorded).await;
     scene.app.walhook_ok(&["teardown", "--yes"]).await;
+
+    let granted = ["app_user email", "payment status", "catalog.label user_id"];
+    assert_eq!(scene.readable(&granted).await, [""; 0]);
     let left = "select count(*) from (select from pg_publication union all select from pg_replication_slots where slot_name = $1
         union all select from pg_class where relname like 'walhook%' or relreplident = 'f' union all select from pg_namespace where nspname like 'walhook%') found";
     let row = scene.dba.query_one(left, &[&scene.app.name]).await.unwrap();
@@ -211,14 +265,6 @@ async fn walk(configure: impl FnOnce(&mut TestApp)) {
     } else {
         "publication"
     };
-    run_sql(
-        &scene.dba,
-        &format!(
-            "revoke create on database {}_platform from {role}",
-            scene.app.name
-        ),
-    )
-    .await;
     scene.settle(&[missing]).await;
 }
 
@@ -254,6 +300,11 @@ async fn without_a_connection_the_first_statements_are_named() {
     let output = app.walhook(&["setup", "--print"]).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty(), "{output:?}");
+
+    let setup = app.walhook(&["setup"]).await;
+    let said = String::from_utf8(setup.stderr).unwrap();
+    let expected = "walhook: the primary: role \"nobody\" does not exist (28000)";
+    assert_eq!(said.trim(), expected, "once");
 
     let error = String::from_utf8(output.stderr).unwrap();
     let named = [

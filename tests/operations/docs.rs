@@ -77,7 +77,10 @@ impl Machine {
         // A separate role owns the platform's tables, as is usual in production.
         let roles = "create role platform; alter database platform owner to platform; grant all on schema public to platform;";
         client
-            .batch_execute(&format!("{roles} set role platform; {REFERENCE_SCHEMA}"))
+            .batch_execute(&format!(
+                "{roles} set role platform; {REFERENCE_SCHEMA};
+                 insert into app_user (id, email) values (1, 'one@example.com'), (42, 'label@example.com')"
+            ))
             .await
             .expect("a platform");
 

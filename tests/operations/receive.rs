@@ -87,7 +87,7 @@ async fn receive_responds_to_and_prints_each_delivery() {
     assert_eq!(status, 200);
 
     let expected = json!({"verified": true, "event": "transcode.failed", "webhook_id": "w1", "delivery": "d1",
-                          "attempt": 3, "timestamp": now});
+                          "attempt": 3, "timestamp": now, "data": {}});
     assert_eq!(line, expected);
 
     let (status, line) = receive

@@ -93,6 +93,20 @@ async fn status_shows_the_outbox_and_its_reader() {
 }
 
 #[tokio::test]
+async fn what_is_not_configured_is_said_once() {
+    let app = TestApp::prepare().await;
+    let mut command = app.command(&["status"]);
+    command.env_remove("WALHOOK_SOURCE__URL");
+    command.env_remove("WALHOOK_STORE__URL");
+
+    let output = command.output().await.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    assert_eq!(error.matches("source.url is not set").count(), 1, "{error}");
+}
+
+#[tokio::test]
 async fn status_shows_the_rest_while_a_database_does_not_answer() {
     let mut app = TestApp::prepare().await;
     app.setup().await;
@@ -203,10 +217,11 @@ async fn operators_find_disable_enable_and_recover_webhooks_of_all_users() {
 
     let listed = async |arguments: &[&str]| {
         let text = app
-            .walhook_ok(&[&["webhook", "list"], arguments].concat())
+            .walhook_ok(&[&["webhook", "list", "--json"], arguments].concat())
             .await;
         let lines = text.lines();
-        let ids = lines.map(|line| line.split('\t').next().unwrap().to_owned());
+        let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let ids = lines.map(|line| line["id"].as_str().unwrap().to_owned());
         ids.collect::<Vec<String>>()
     };
 
@@ -217,11 +232,12 @@ async fn operators_find_disable_enable_and_recover_webhooks_of_all_users() {
         ids[1..]
     );
     assert!(listed(&["--state", "disabled"]).await.is_empty());
-    assert!(
-        !app.walhook_ok(&["webhook", "list"])
-            .await
-            .contains("hunter2")
-    );
+    let table = app.walhook_ok(&["webhook", "list"]).await;
+    assert!(!table.contains("hunter2"), "{table}");
+
+    let states = table.lines().zip(["STATE", "active", "active"]);
+    let starts: Vec<_> = states.map(|(line, state)| line.find(state)).collect();
+    assert!(starts[0].is_some() && starts == [starts[0]; 3], "{table}");
 
     // The owner sees the reason.
     let [id, reason] = [&ids[0], "replies take a minute; fix them, then enable it"];

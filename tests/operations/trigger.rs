@@ -44,6 +44,8 @@ async fn the_example_of_every_event_is_accepted_by_the_reference_receiver() {
             (&kind.as_str().into(), &200.into())
         );
         assert_eq!(received["verified"], true, "{received}");
+        assert_eq!(received["test"], true, "{received}");
+        assert_ne!(received["data"], Value::Null, "{received}");
         assert_eq!(
             (&received["event"], &received["delivery"]),
             (&line["event"], &line["delivery_id"])

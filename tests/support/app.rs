@@ -450,9 +450,9 @@ impl TestApp {
         Api::new(&sidecar.api_url, &self.token(user).await)
     }
 
-    /// Creates a token of `user`.
+    /// Creates a token of `user`, even if the platform has no such user.
     pub async fn token(&self, user: &str) -> String {
-        self.walhook_ok(&["token", "create", "--user", user])
+        self.walhook_ok(&["token", "create", "--force", "--user", user])
             .await
             .trim()
             .to_owned()

@@ -176,13 +176,10 @@ async fn a_user_id_is_not_interpreted() {
     }
 
     let stage = Stage::start().await;
-    let token = stage
-        .app
-        .walhook_ok(&["token", "create", "--user", &ATTEMPTS[..3].concat()])
-        .await;
+    let token = stage.app.token(&ATTEMPTS[..3].concat()).await;
     let browser = Browser::start(Kind::Desktop, &stage.origin()).await;
 
-    browser.sign_in(token.trim()).await;
+    browser.sign_in(&token).await;
     assert!(browser.text_of(".user").await.contains(ATTEMPTS[1]));
     assert_inert(&browser, "a user's name").await;
 }

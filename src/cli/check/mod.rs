@@ -11,7 +11,7 @@ use crate::lookup::try_queries;
 use crate::notify::Mailer;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
-use crate::primary::finding::{Finding, PRINT, Severity};
+use crate::primary::finding::{Finding, PRINT, Remedy, Severity};
 use crate::primary::inspect::{Database, inspect_primary};
 use crate::primary::uninstall::inspect_remains;
 use crate::store::{Store, keys as stored_keys};
@@ -62,7 +62,7 @@ fn json_finding(finding: &Finding) -> serde_json::Value {
         "severity": finding.severity.to_string(),
         "subject": finding.subject,
         "state": finding.state,
-        "remedy": finding.remedy,
+        "remedy": finding.remedy.as_ref().map(Remedy::to_string),
     })
 }
 
@@ -107,7 +107,14 @@ fn prefer_repair(slot: &str, position: store::Position, findings: &mut [Finding]
         let remedies = findings
             .iter_mut()
             .filter_map(|finding| finding.remedy.as_mut());
-        remedies.for_each(|remedy| *remedy = remedy.replace("`walhook setup`", "`walhook repair`"));
+
+        for remedy in remedies {
+            if let Remedy::Setup { first } = remedy {
+                *remedy = Remedy::Repair {
+                    first: first.take(),
+                };
+            }
+        }
     }
 }
 

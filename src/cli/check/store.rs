@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 
 use crate::config::Source;
 use crate::domain::time::millis;
-use crate::primary::finding::Finding;
+use crate::primary::finding::{Finding, Remedy};
 use crate::primary::inspect::Database;
 use crate::primary::lineage;
 use crate::store::migrate::{self, Identity, Incompatibility, Schema};
@@ -103,7 +103,7 @@ pub(super) async fn inspect(
         None => Finding::fail(
             "checkpoint",
             format!("none for slot {}", source.slot),
-            "run `walhook setup`",
+            Remedy::SETUP,
         ),
     });
 
@@ -114,13 +114,9 @@ pub(super) async fn inspect(
     }
 
     let open = gaps.into_iter();
-    findings.extend(open.map(|gap| {
-        Finding::fail(
-            format!("gap {}", gap.reason),
-            gap.detail,
-            "run `walhook repair`",
-        )
-    }));
+    findings.extend(
+        open.map(|gap| Finding::fail(format!("gap {}", gap.reason), gap.detail, Remedy::REPAIR)),
+    );
 
     if is_stored {
         findings.push(processes(&store.processes(&source.slot).await?));

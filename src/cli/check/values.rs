@@ -195,9 +195,11 @@ pub(in crate::cli) fn unnamed<'a>(
         .chain(source.tables.meanings(table, column))
         .collect();
 
-    // Statuses that raise nothing need no name, but nobody can read a number.
+    // Statuses that raise nothing need no name, but nobody can read a number. Once some have a name,
+    // the others are those on the way there.
     let is_any_wrong = is_status || table.closed_values(column).is_some();
-    let is_wrong = |value: &&str| is_any_wrong || value.parse::<f64>().is_ok();
+    let is_open = source.tables.maps_values(table, column);
+    let is_wrong = |value: &&str| is_any_wrong || !is_open && value.parse::<f64>().is_ok();
 
     let values = values.filter(|_| has_meanings(table, column));
     values

@@ -10,9 +10,7 @@ use crate::propose::{
 };
 
 /// Asks about each table, then about each code whose meaning is not known.
-pub fn decide(survey: &Survey) -> anyhow::Result<Proposal> {
-    let mut choices = Choices::default();
-
+pub fn decide(survey: &Survey, mut choices: Choices) -> anyhow::Result<Proposal> {
     for table in Table::ALL.iter().copied() {
         // A decision changes the proposals for the tables after it.
         let proposal = propose(survey, &choices);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
+use crate::app::open_store;
 use crate::cli::CommandResult;
 use crate::cli::check::unnamed;
 use crate::config::Config;
@@ -13,8 +14,9 @@ use crate::domain::subject::{Subject, is_wanted};
 use crate::domain::table::Table;
 use crate::enqueue::derive_supposed;
 use crate::events::{Derived, NoEvent, supposed_change};
-use crate::lookup::Lookups;
-use crate::primary::finding::{Condition, Severity};
+use crate::lookup::{LookupError, Lookups};
+use crate::postgres;
+use crate::primary::finding::{Condition, Fix, FixKind, Severity};
 use crate::primary::inspect::inspect_primary;
 use crate::propose::possible;
 use crate::store::Store;
@@ -25,22 +27,27 @@ const MAX_WEBHOOKS: usize = 100;
 
 pub async fn execute(rows: u32, config: Config) -> CommandResult {
     let url = config.source_url()?;
-    let store = Store::open(config.store_url()?, 1)?;
-    let mut lookups = Lookups::for_repair(url, &config.source, store.clone());
-    let mut receivers = Receivers::new(store);
+    let store_url = config.store_url()?;
+    let mut lookups = Lookups::for_repair(url, &config.source, Store::open(store_url, 1)?);
+    let mut receivers = Receivers::new(open_store(store_url, 1).await);
 
     let (_, findings) = inspect_primary(&config.source, url).await?;
-    let mismatches = findings.iter().filter(|finding| {
+    let is_grant = |fix: &&Fix| fix.kind == FixKind::Grants;
+    let obstacles = findings.iter().filter(|finding| {
         let is_of_mapping = matches!(
             finding.condition,
             Condition::Table(_) | Condition::Columns(_)
         );
-        is_of_mapping && finding.severity == Severity::Fail
+        let is_denied = finding.fixes.iter().any(|fix| is_grant(&fix));
+        finding.severity == Severity::Fail && (is_of_mapping || is_denied)
     });
 
     let mut is_sound = true;
-    for finding in mismatches {
+    for finding in obstacles {
         println!("{finding}");
+        for Fix { by, sql, .. } in finding.fixes.iter().filter(is_grant) {
+            println!("      {sql} -- with the rights of {by}");
+        }
         is_sound = false;
     }
 
@@ -57,14 +64,20 @@ pub async fn execute(rows: u32, config: Config) -> CommandResult {
         match explain(table, rows, &config, &mut lookups, &mut receivers).await {
             Ok(()) => {}
             Err(error) => {
-                println!("\n{}: {error:#}", table.name());
+                let remedy = match error.downcast_ref() {
+                    Some(LookupError::Query { source, .. }) if postgres::is_denied(source) => {
+                        "; `walhook setup --print` prints the grants that are missing"
+                    }
+                    _ => "",
+                };
+                println!("\n{}: {error}{remedy}", table.name());
                 is_sound = false;
             }
         }
     }
 
     if let Some(error) = receivers.unreachable {
-        println!("\nwebhooks are not shown, because the store cannot be read: {error}");
+        println!("\nwebhooks are not shown: {error}");
     }
 
     Ok(is_sound)
@@ -168,29 +181,31 @@ fn print_unnamed(table: Table, rows: &[Tuple], config: &Config) {
 
 /// The webhooks that would get events.
 struct Receivers {
-    store: Store,
+    /// None if it cannot be read.
+    store: Option<Store>,
     webhooks: BTreeMap<UserId, Vec<Webhook>>,
     /// Why the store cannot be read.
     unreachable: Option<String>,
 }
 
 impl Receivers {
-    fn new(store: Store) -> Receivers {
+    fn new(opened: anyhow::Result<Store>) -> Receivers {
+        let unreachable = opened.as_ref().err().map(ToString::to_string);
         Receivers {
-            store,
+            store: opened.ok(),
             webhooks: BTreeMap::new(),
-            unreachable: None,
+            unreachable,
         }
     }
 
     /// Describes the webhooks that would get an event.
     async fn of(&mut self, kind: EventKind, event: &Derived) -> String {
-        if self.unreachable.is_some() {
+        let Some(store) = self.store.as_ref().filter(|_| self.unreachable.is_none()) else {
             return "webhooks unknown".to_owned();
-        }
+        };
 
         if !self.webhooks.contains_key(&event.owner) {
-            match webhooks::list(&self.store, &event.owner, Uuid::nil(), MAX_WEBHOOKS).await {
+            match webhooks::list(store, &event.owner, Uuid::nil(), MAX_WEBHOOKS).await {
                 Ok(found) => {
                     self.webhooks.insert(event.owner.clone(), found);
                 }

@@ -13,14 +13,14 @@ use super::{CommandResult, print_text};
 use crate::config::{Config, validate_text};
 use crate::domain::survey::Survey;
 use crate::primary::survey::survey;
-use crate::propose::{Choices, Form, Proposal, propose, toml};
+use crate::propose::{Choices, Form, Outlets, Proposal, propose, toml};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The file to write
     #[arg(long, value_name = "FILE", default_value = "walhook.toml")]
     output: PathBuf,
-    /// Replace the file if it exists
+    /// Replace the file if it exists. The ids and names of outlets are kept
     #[arg(long)]
     force: bool,
     /// Take the proposals without asking
@@ -69,10 +69,14 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         );
     }
 
+    let choices = Choices {
+        outlets: present_outlets(&arguments.output)?,
+        ..Choices::default()
+    };
     let survey = survey(config.source_url()?).await?;
     let proposal = match asks {
-        true => dialog::decide(&survey)?,
-        false => propose(&survey, &Choices::default()),
+        true => dialog::decide(&survey, choices)?,
+        false => propose(&survey, &choices),
     };
 
     let text = toml(&survey, &proposal);
@@ -97,6 +101,21 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
 
     print_next_steps(&survey, &proposal, &arguments.output);
     Ok(proposal.obstacle().is_none())
+}
+
+/// Returns the outlets of the file that will be replaced: to labels, a changed id is another outlet.
+fn present_outlets(path: &Path) -> anyhow::Result<Outlets> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Outlets::default()),
+        text => text.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+
+    Outlets::of_configuration(&text).with_context(|| {
+        format!(
+            "the ids of outlets in {} cannot be kept: fix the file, or move it away",
+            path.display()
+        )
+    })
 }
 
 /// Never replaces a file that somebody has created meanwhile.

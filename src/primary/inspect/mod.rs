@@ -245,13 +245,7 @@ impl Inspection {
         }
 
         if self.server.is_some() {
-            findings.extend(tables::privileges(
-                source,
-                mapped.table,
-                root,
-                !self.is_set_up(),
-                &self.role(),
-            ));
+            findings.extend(tables::privileges(source, mapped.table, root, &self.role()));
         }
 
         findings

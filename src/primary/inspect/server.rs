@@ -3,7 +3,7 @@
 use crate::config::{AwaitVisibility, CaptureMode, Source};
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot, SlotState};
-use crate::primary::finding::{Finding, Fix, PRINT};
+use crate::primary::finding::{Finding, Fix, FixKind, PRINT, Remedy};
 
 /// PostgreSQL 14: the first version whose slots report what is needed, and whose publications take
 /// partitioned tables.
@@ -74,10 +74,7 @@ fn replication(server: &Server) -> Fix {
         false => format!("alter role {role} replication;"),
     };
 
-    Fix {
-        by: "the server's administrator".to_owned(),
-        sql,
-    }
+    Fix::new("the server's administrator", FixKind::Other, sql)
 }
 
 fn retained_wal(server: &Server) -> Finding {
@@ -146,7 +143,7 @@ pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) 
 
     match SlotState::of(slot, &source.slot) {
         SlotState::Missing => {
-            findings.push(Finding::fail(name, "missing", "run `walhook setup`"));
+            findings.push(Finding::fail(name, "missing", Remedy::SETUP));
 
             if server.slots >= server.max_slots {
                 let state = format!("all {} are in use", server.max_slots);
@@ -157,7 +154,7 @@ pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) 
         SlotState::Foreign(foreign) => findings.push(foreign),
         SlotState::Invalidated => {
             let state = "invalidated: the WAL it needs was removed";
-            findings.push(Finding::fail(name, state, "run `walhook repair`"));
+            findings.push(Finding::fail(name, state, Remedy::REPAIR));
         }
         SlotState::Readable(slot) => findings.extend(readable_slot(source, slot, name)),
     }

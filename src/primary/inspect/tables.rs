@@ -5,11 +5,11 @@ use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{MappedTable, Relation, contains, is_required};
-use crate::primary::finding::{Condition, Finding, Fix, PRINT};
-use crate::primary::identity::{self, Goal};
+use crate::primary::finding::{Condition, Finding, Fix, FixKind, PRINT, Remedy};
+use crate::primary::identity::{self, Goal, Step};
+use crate::primary::mapped::reads;
 use crate::primary::publication::{self, filtered, unpublished};
 
-const SETUP: &str = "run `walhook setup`";
 /// The most columns of a table that a finding lists.
 const MAX_NAMES: usize = 40;
 
@@ -32,12 +32,6 @@ pub(super) fn missing(source: &Source, table: Table) -> Finding {
         .of(Condition::Table(table))
         .unless(harmless)
         .blocking()
-}
-
-/// Returns the mapped columns, by the platform's names, that are not in `have`.
-fn lacking<'a>(source: &'a Source, table: Table, have: &[String]) -> Vec<&'a str> {
-    let names = source.tables.platform_columns(table).map(|(_, name)| name);
-    names.filter(|name| !contains(have, name)).collect()
 }
 
 /// Judges whether the table has the mapped columns. With `by_wal`, they have to be in the stream;
@@ -204,41 +198,47 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
     findings
 }
 
-/// Judges whether the role can read what lookups and setup read. Captured tables arrive in the
-/// stream; of these, only the release is also looked up. With `sets_up`, setup has yet to copy the
-/// watched rows to the ledger. `role` is quoted.
+/// Judges whether the role can read the columns that lookups, setup and repairs read. Captured tables
+/// arrive in the stream: without a ledger, only releases and rows with computed values are read
+/// besides. `role` is quoted.
 pub(super) fn privileges(
     source: &Source,
     table: Table,
     root: &Relation,
-    sets_up: bool,
     role: &str,
 ) -> Vec<Finding> {
     let looked_up =
         !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
     let completed =
         source.capture == CaptureMode::Wal && identity::goal(source, table, root).0 == Goal::Index;
-    let is_read = looked_up || completed || (sets_up && source.ledger);
-    if !is_read {
+    if !looked_up && !completed && !source.ledger {
         return Vec::new();
     }
 
     let name = root.qualified();
     let harmless = !is_required(table);
     let mut findings = Vec::new();
-    let unreadable = lacking(source, table, &root.readable);
-    let unreadable: Vec<&str> = unreadable
-        .into_iter()
-        .filter(|column| contains(&root.columns, column))
+    let unreadable: Vec<&str> = root
+        .columns
+        .iter()
+        .map(String::as_str)
+        .filter(|column| reads(&source.tables, table, column))
+        .filter(|column| !contains(&root.readable, column))
         .collect();
 
     if !unreadable.is_empty() {
         let state = format!("cannot read {}", unreadable.join(", "));
+        let columns: Vec<String> = unreadable
+            .iter()
+            .map(|name| quote_identifier(name))
+            .collect();
+        let privilege = format!("select ({})", columns.join(", "));
+
         findings.push(
             Finding::fail(format!("table {name} privilege"), state, PRINT)
                 .unless(harmless)
                 .blocking()
-                .fixed_by(root.grants("select", role)),
+                .fixed_by(root.grants(&privilege, role)),
         );
     }
 
@@ -253,7 +253,7 @@ pub(super) fn privileges(
             Finding::fail(format!("table {name} row security"), state, PRINT)
                 .unless(harmless)
                 .blocking()
-                .fixed_by([root.by_owner(sql)]),
+                .fixed_by([root.by_owner(FixKind::Other, sql)]),
         );
     }
 
@@ -279,8 +279,8 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
         .collect();
 
     let remedy = |relations: &[&Relation]| match relations.iter().all(|relation| relation.owned) {
-        true => SETUP,
-        false => PRINT,
+        true => Remedy::SETUP,
+        false => PRINT.into(),
     };
 
     let (goal, reason) = identity::goal(source, table, root);
@@ -367,14 +367,17 @@ fn identity_statements(source: &Source, table: Table, relation: &Relation) -> Ve
     let index = relation.identity_index.as_deref();
     let earlier = identity::named(&relation.identity, index);
     let goal = identity::goal(source, table, relation).0;
-    let statements = identity::statements(source, table, relation, goal).into_iter();
+    let steps = identity::steps(source, table, relation, goal).into_iter();
 
-    statements
-        .map(|sql| match sql.starts_with("alter table") {
-            true => format!("{} -- was {earlier}", sql.trim_end()),
-            false => sql,
+    steps
+        .map(|step| match step {
+            Step::Set(sql) => relation.by_owner(
+                FixKind::Locks,
+                format!("{} -- was {earlier}", sql.trim_end()),
+            ),
+            Step::DropIndex(sql) => relation.by_owner(FixKind::Locks, sql),
+            Step::CreateIndex(sql) => relation.by_owner(FixKind::Other, sql),
         })
-        .map(|sql| relation.by_owner(sql))
         .collect()
 }
 
@@ -382,16 +385,16 @@ fn identity_statements(source: &Source, table: Table, relation: &Relation) -> Ve
 pub(super) fn publication(source: &Source, inspection: &Inspection) -> Finding {
     let finding = published(source, inspection);
 
-    let Some(remedy) = finding.remedy.as_deref() else {
+    let Some(remedy) = &finding.remedy else {
         return finding;
     };
 
     let statements = publication::statements(source, inspection);
-    if remedy != SETUP || publication::may_change(inspection) {
+    if *remedy != Remedy::SETUP || publication::may_change(inspection) {
         return finding.fixed_by(statements);
     }
 
-    let remedy = Some(PRINT.to_owned());
+    let remedy = Some(PRINT.into());
     Finding { remedy, ..finding }
         .blocking()
         .fixed_by(statements)
@@ -401,7 +404,7 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
     let tables = &inspection.tables;
     let subject = format!("publication {}", source.publication);
     let Some(publication) = &inspection.publication else {
-        let finding = Finding::fail(subject, "missing", SETUP).of(Condition::Publication);
+        let finding = Finding::fail(subject, "missing", Remedy::SETUP).of(Condition::Publication);
         return Finding {
             relations: vec!["any table".to_owned()],
             ..finding
@@ -409,7 +412,7 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
     };
 
     if !publication.all_operations {
-        let finding = Finding::fail(subject, "does not publish every operation", SETUP)
+        let finding = Finding::fail(subject, "does not publish every operation", Remedy::SETUP)
             .of(Condition::Publication);
         return Finding {
             relations: vec!["every change".to_owned()],
@@ -425,8 +428,9 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
         let tables = quoted.join(", ");
 
         // Setup does not remove a filter that somebody has set.
-        let remedy =
-            format!("`alter publication {name} drop table {tables}`, then run `walhook setup`");
+        let remedy = Remedy::Setup {
+            first: Some(format!("`alter publication {name} drop table {tables}`")),
+        };
         let state = format!("has a row filter (`where`) for {}", names.join(", "));
         let finding = Finding::fail(subject, state, remedy)
             .of(Condition::Publication)
@@ -448,7 +452,11 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
             .map(|(_, root)| root.qualified())
             .collect();
         let harmless = unpublished.iter().all(|(table, _)| !is_required(*table));
-        let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
+        let finding = Finding::fail(
+            subject,
+            format!("lacks {}", relations.join(", ")),
+            Remedy::SETUP,
+        );
 
         return Finding {
             relations,
@@ -460,13 +468,13 @@ fn published(source: &Source, inspection: &Inspection) -> Finding {
         return Finding::fail(
             subject,
             "does not publish partitions under the partitioned table's own name",
-            SETUP,
+            Remedy::SETUP,
         );
     }
 
     if !publication.stored_generated {
         let state = "lacks stored generated columns: a table that gets one would reject every UPDATE and DELETE";
-        return Finding::fail(subject, state, SETUP);
+        return Finding::fail(subject, state, Remedy::SETUP);
     }
 
     Finding::ok(

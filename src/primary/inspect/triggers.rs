@@ -5,10 +5,8 @@ use super::inspection::Triggers;
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{MappedTable, Relation, Server};
-use crate::primary::finding::{Condition, Finding, Fix, PRINT};
+use crate::primary::finding::{Condition, Finding, Fix, FixKind, PRINT, Remedy};
 use crate::primary::triggers::catalog::TableTrigger;
-
-const SETUP: &str = "run `walhook setup`";
 
 /// Judges the triggers of a table that exists. `role` is quoted.
 pub(super) fn judge_table(
@@ -39,8 +37,8 @@ pub(super) fn judge_table(
 
     let remedy =
         |triggers: &[TableTrigger]| match triggers.iter().all(|trigger| trigger.relation.owned) {
-            true => SETUP,
-            false => PRINT,
+            true => Remedy::SETUP,
+            false => PRINT.into(),
         };
 
     let names = |triggers: &[TableTrigger]| {
@@ -60,10 +58,19 @@ pub(super) fn judge_table(
         } else {
             Condition::TriggersOfEmpty(table)
         };
-        Finding::fail(subject, format!("missing: {}", names(&missing)), SETUP).of(condition)
+        Finding::fail(
+            subject,
+            format!("missing: {}", names(&missing)),
+            Remedy::SETUP,
+        )
+        .of(condition)
     } else if outdated {
-        Finding::fail(subject, "made for another mapping or another table", SETUP)
-            .of(Condition::TriggerFunction(table))
+        Finding::fail(
+            subject,
+            "made for another mapping or another table",
+            Remedy::SETUP,
+        )
+        .of(Condition::TriggerFunction(table))
     } else if !disabled.is_empty() {
         let state = format!("disabled: {}", names(&disabled));
         Finding::fail(subject, state, remedy(&disabled)).of(Condition::Triggers(table))
@@ -115,7 +122,7 @@ fn trigger_privilege(table: Table, missing: &[TableTrigger], role: &str) -> Vec<
 pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<Finding> {
     let state = &triggers.state;
     if !state.is_installed() {
-        let mut findings = vec![Finding::fail("outbox", "missing", SETUP)];
+        let mut findings = vec![Finding::fail("outbox", "missing", Remedy::SETUP)];
 
         if let Some(server) = server.filter(|server| !server.may_create) {
             let sql = format!(
@@ -123,10 +130,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
                 quote_identifier(&server.database),
                 quote_identifier(&server.role)
             );
-            let grant = Fix {
-                by: server.database_owner.clone(),
-                sql,
-            };
+            let grant = Fix::new(&server.database_owner, FixKind::Grants, sql);
 
             findings.push(
                 Finding::fail(
@@ -146,7 +150,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         return vec![Finding::fail(
             "outbox",
             format!("lacks {}", state.missing.join(", ")),
-            SETUP,
+            Remedy::SETUP,
         )];
     }
 
@@ -167,7 +171,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         let finding = Finding::fail(
             "outbox trigger",
             "missing, so emptying the outbox would go unnoticed",
-            SETUP,
+            Remedy::SETUP,
         );
         findings.push(finding.of(Condition::OutboxTrigger));
     }
@@ -177,16 +181,15 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
             "disabled, enabled or dropped since setup: {}",
             triggers.altered.join(", ")
         );
-        findings.push(
-            Finding::fail("triggers", state, "run `walhook repair`").of(Condition::OutboxTrigger),
-        );
+        findings
+            .push(Finding::fail("triggers", state, Remedy::REPAIR).of(Condition::OutboxTrigger));
     }
 
     findings.push(match &triggers.failures {
         None => Finding::ok("trigger failures", "none"),
         Some((count, last)) => {
             let state = format!("{count}, the last at {}", explained(last.clone()));
-            Finding::fail("trigger failures", state, "run `walhook repair`")
+            Finding::fail("trigger failures", state, Remedy::REPAIR)
         }
     });
 

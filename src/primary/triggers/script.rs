@@ -14,7 +14,7 @@ use crate::failpoint::failpoint;
 use crate::postgres::quote_identifier;
 use crate::primary::catalog::{self, Relation};
 use crate::primary::error::{PrimaryError, Result};
-use crate::primary::finding::Fix;
+use crate::primary::finding::{Fix, FixKind};
 use crate::primary::inspect::Triggers;
 use crate::primary::table_locks::{
     Attempts, LockMode, limit_wait, limit_work, lock_table, together, try_in_transaction,
@@ -177,10 +177,7 @@ impl Script {
         let owners = script.owners.iter().map(String::as_str);
         let roles: Vec<&str> = owners.chain([role]).collect();
 
-        Some(Fix {
-            by: roles.join(" and "),
-            sql,
-        })
+        Some(Fix::new(roles.join(" and "), FixKind::Other, sql))
     }
 
     /// Runs the script. `schema` is the schema's oid when it was compared, if it existed.

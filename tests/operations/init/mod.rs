@@ -193,6 +193,10 @@ async fn reach_first_events(case: Case) {
     let explained = app.walhook_ok(&["init", "--explain"]).await;
     let has_unnamed = explained.contains("values that no map names");
     assert_eq!(has_unnamed, !case.answers.is_empty(), "{name}: {explained}");
+    assert!(
+        explained.contains("run `walhook setup` first"),
+        "{name}: {explained}"
+    );
 
     let mut text = std::fs::read_to_string(&file).expect("the file");
     for (line, answer) in case.answers {
@@ -226,6 +230,10 @@ async fn reach_first_events(case: Case) {
     }
 
     let explained = app.walhook_ok(&["init", "--explain", "10"]).await;
+    assert!(
+        !explained.contains("that no map names"),
+        "{name}: {explained}"
+    );
     let of_user = format!("delivery.completed for user {}, to test (", case.user);
     assert!(explained.contains(&of_user), "{name}: {explained}");
     app.stop().await;
@@ -279,6 +287,42 @@ async fn nothing_is_replaced_unasked_and_printing_writes_nothing() {
     app.walhook_ok(&["init", "--yes", "--force", "--output", &path])
         .await;
     assert_eq!(std::fs::read_to_string(&file).unwrap(), printed);
+}
+
+#[tokio::test]
+async fn outlets_keep_their_ids_and_names() {
+    let app = platform("laravel", include_str!("laravel.sql")).await;
+    let file = file_of(&app);
+    let path = file.display().to_string();
+    let init = ["init", "--yes", "--force", "--output", &path];
+    app.walhook_ok(&init).await;
+
+    let proposed = std::fs::read_to_string(&file).unwrap();
+    assert!(proposed.contains("names that they know"), "{proposed}");
+    let edited = proposed
+        .replace("spotify = \"1\"", "spotify = \"7\"")
+        .replace("(1, 'spotify')", "(7, 'Spotify''s (EU)')");
+    assert_ne!(edited, proposed);
+    std::fs::write(&file, edited).unwrap();
+
+    let added = "alter table deliveries drop constraint deliveries_store_check,
+        add constraint deliveries_store_check check (store in ('apple', 'deezer', 'spotify'))";
+    run_sql(&app.source().await, added).await;
+    app.walhook_ok(&init).await;
+
+    let kept = std::fs::read_to_string(&file).unwrap();
+    for expected in [
+        "spotify = \"7\"",
+        "apple = \"2\"",
+        "deezer = \"8\"",
+        "(2, 'apple'), (7, 'Spotify''s (EU)'), (8, 'deezer')",
+    ] {
+        assert!(kept.contains(expected), "no {expected} in {kept}");
+    }
+
+    std::fs::write(&file, "[broken").unwrap();
+    let refused = app.walhook(&init).await;
+    assert!(!refused.status.success(), "{refused:?}");
 }
 
 #[tokio::test]
