@@ -512,12 +512,24 @@ create table walhook.api_token (
     id         uuid primary key,
     user_id    text not null,
     name       text not null,
+    -- full or read_only.
+    scope      text not null default 'full',
     -- SHA-256 of the token; the token itself is nowhere.
     hash       bytea not null unique check (octet_length(hash) = 32),
     created_at timestamptz not null default now(),
+    -- Null if it does not expire.
+    expires_at timestamptz,
+    -- To the minute.
+    used_at    timestamptz,
     revoked_at timestamptz
 );
-create index api_token_user on walhook.api_token (user_id);
+create index api_token_user on walhook.api_token (user_id, id);
+
+-- The tokens that are neither revoked nor expired.
+create view walhook.valid_api_token as
+    select id, user_id, scope, hash, used_at
+    from walhook.api_token
+    where revoked_at is null and coalesce(expires_at > now(), true);
 
 -- Who is signed in to the web UI.
 create table walhook.session (

@@ -53,6 +53,11 @@ pub struct JobId {
     pub job: Uuid,
 }
 
+/// The `token` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
+pub struct TokenId(pub Uuid);
+
 /// Text that is not an id names something that does not exist.
 impl From<PathRejection> for Problem {
     fn from(rejection: PathRejection) -> Problem {
@@ -69,6 +74,7 @@ impl From<PathRejection> for Problem {
             "log" => Fault::NoSuchLogEntry,
             "job" => Fault::NoSuchJob,
             "id" => Fault::NoSuchEvent,
+            "token" => Fault::NoSuchToken,
             _ => Fault::NoSuchWebhook,
         };
 

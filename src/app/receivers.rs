@@ -8,6 +8,7 @@ use anyhow::Context;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
+use tracing::Instrument;
 use url::Url;
 use uuid::Uuid;
 
@@ -128,7 +129,7 @@ impl manage::Receivers for Receivers {
 
         // A connection is served by the runtime that opened it, and deliveries use those of the
         // store and to receivers too.
-        let test = self.runtime.spawn(async move {
+        let test = async move {
             let found = store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
             let signer = Signer::open(&vault, &found)?;
@@ -145,8 +146,9 @@ impl manage::Receivers for Receivers {
             let log = record::record_test(&store, &tracer, &attempted).await?;
 
             Ok((log, attempted.attempt))
-        });
+        };
 
+        let test = self.runtime.spawn(test.in_current_span());
         async move { test.await? }.boxed()
     }
 }

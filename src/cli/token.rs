@@ -1,6 +1,9 @@
 //! `walhook token`: API tokens. Each acts for one user.
 
 use clap::Subcommand;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
@@ -10,7 +13,7 @@ use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::domain::text::{self, TextFault};
 use crate::domain::time::millis;
-use crate::manage::tokens;
+use crate::manage::{NewToken, Scope, tokens};
 use crate::store::access;
 
 #[derive(Debug, Subcommand)]
@@ -23,6 +26,12 @@ pub enum TokenAction {
         /// A name to recognise the token by in the list
         #[arg(long, value_name = "NAME", value_parser = name)]
         name: Option<String>,
+        /// The last day on which it works (UTC). By default it does not expire
+        #[arg(long, value_name = "YYYY-MM-DD", value_parser = end_of_day)]
+        expires: Option<Timestamp>,
+        /// Allow reading only
+        #[arg(long)]
+        read_only: bool,
     },
     /// List tokens (without their values)
     List {
@@ -41,13 +50,22 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
 
     match action {
-        TokenAction::Create { user, name } => {
-            let token = tokens::create(
-                &store,
-                &UserId(user.into()),
-                name.as_deref().unwrap_or_default(),
-            )
-            .await?;
+        TokenAction::Create {
+            user,
+            name,
+            expires,
+            read_only,
+        } => {
+            let new = NewToken {
+                name: name.unwrap_or_default(),
+                scope: if read_only {
+                    Scope::ReadOnly
+                } else {
+                    Scope::Full
+                },
+                expires_at: expires,
+            };
+            let token = tokens::create(&store, &UserId(user.into()), &new).await?;
             println!("{}", token.expose_secret());
         }
         TokenAction::List { user } => {
@@ -57,7 +75,7 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
         }
         TokenAction::Revoke { id } => {
             anyhow::ensure!(
-                access::revoke_token(&store, id).await?,
+                access::revoke_token(&store, None, id).await?,
                 "there is no token {id}: see `walhook token list`"
             );
         }
@@ -68,6 +86,17 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
 
 fn name(text: &str) -> Result<String, TextFault> {
     text::name(text).map(str::to_owned)
+}
+
+/// Parses a day in the future, and returns its end.
+fn end_of_day(text: &str) -> Result<Timestamp, String> {
+    let day: Date = text
+        .parse()
+        .map_err(|_| "expected a day such as 2027-03-31")?;
+    let end = day.tomorrow().and_then(|next| next.to_zoned(TimeZone::UTC));
+    let end = end.map_err(|error| error.to_string())?.timestamp();
+
+    Ok(tokens::expiry(end, Timestamp::now())?)
 }
 
 /// A line of tab-separated columns: id, user, created, revoked or a hyphen, name.

@@ -2,6 +2,7 @@
 //! randomness.
 
 pub mod addons;
+pub mod audit;
 pub mod backoff;
 pub mod change;
 pub mod delivery;
@@ -22,6 +23,7 @@ pub mod publication;
 pub mod read_pages;
 mod reserved;
 pub mod sealed;
+pub mod scope;
 pub mod sequence;
 pub mod settings;
 pub mod signing;

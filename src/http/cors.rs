@@ -32,6 +32,8 @@ pub fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {
         header::LOCATION,
         header::RETRY_AFTER,
         custom("idempotency-replayed"),
+        custom("ratelimit"),
+        custom("ratelimit-policy"),
         custom("x-request-id"),
     ];
 

@@ -18,6 +18,10 @@ pub enum Fault {
     TooManyStreams,
     #[error("the webhook has no such job")]
     NoSuchJob,
+    #[error("there is no such token")]
+    NoSuchToken,
+    #[error("a user may have {limit} valid tokens: revoke one first")]
+    TokenLimit { limit: u32 },
     /// Every other check of the URL passed, but its host resolves to an address that must not be
     /// called. DNS may change, so the same request may succeed later.
     #[error("{0}")]
