@@ -82,10 +82,7 @@ pub struct CreateToken {
 }
 
 fn new_token(members: &mut Members) -> Option<NewToken> {
-    let name = members.required(
-        "name",
-        string(|name| text::name(&name).map(str::to_owned)),
-    );
+    let name = members.required("name", string(|name| text::name(&name).map(str::to_owned)));
     let scope = members.optional("scope", string(|name| name.parse()));
     let expires_at = members.optional(
         "expires_at",

@@ -23,7 +23,11 @@ pub struct Meter(pub Arc<OnceLock<u32>>);
 /// again. None if requests are not limited.
 pub fn policy(limits: &Limits) -> Option<HeaderValue> {
     let rate = limits.requests_per_second;
-    let quota = if limits.burst == 0 { rate } else { limits.burst };
+    let quota = if limits.burst == 0 {
+        rate
+    } else {
+        limits.burst
+    };
     let window = quota.div_ceil(NonZeroU32::new(rate)?.get());
     HeaderValue::try_from(format!(r#""user";q={quota};w={window}"#)).ok()
 }

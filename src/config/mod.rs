@@ -217,7 +217,7 @@ section! { Limits:
     /// Open streams and long polls of the feed that one user may have. Each new event is read once
     /// for each of them.
     streams_per_user: u32 = 100,
-    /// API requests per second and API token (per user with the platform's own tokens).
+    /// API requests per second and user, however they are authenticated.
     requests_per_second: u32 = 100,
     /// API requests that may exceed the rate at once.
     burst: u32 = 200,

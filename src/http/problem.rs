@@ -48,10 +48,10 @@ pub struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schema(required = false)]
     errors: &'a [FieldError],
-    /// The same as in the header `X-Request-Id`, which is added later.
-    #[serde(skip)]
-    #[schema(required = true, example = "0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11")]
-    request_id: &'a str,
+    /// The same as in the header `X-Request-Id`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = true, nullable = false)]
+    request_id: Option<&'a str>,
 }
 
 /// A kind of error: its status, its stable name, its title, and what a client can do about it.
@@ -175,8 +175,8 @@ impl Problem {
         self.header(header::RETRY_AFTER, seconds)
     }
 
-    /// The response's body.
-    pub fn json(&self) -> serde_json::Value {
+    /// The response's body. Without the id of the request, which is added later.
+    pub fn json(&self, request_id: Option<&str>) -> serde_json::Value {
         let kind = self.0.kind;
         let body = ProblemBody {
             kind: format!("/problems/{}", kind.slug),
@@ -184,7 +184,7 @@ impl Problem {
             status: kind.status(),
             detail: &self.0.detail,
             errors: &self.0.errors,
-            request_id: "",
+            request_id,
         };
         serde_json::to_value(body).expect("strings and numbers can be serialized")
     }
@@ -331,7 +331,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let json = self.json().to_string();
+        let json = self.json(None).to_string();
         let Problem(details) = self;
         let content_type = (header::CONTENT_TYPE, CONTENT_TYPE);
         let mut response = (details.kind.status, [content_type], json).into_response();

@@ -29,13 +29,17 @@ impl Manage {
         }
 
         let found = access::token_user(&self.store, &hash(token)).await?;
-        Ok(found.map(|TokenUser { id, user, scope, .. }| Principal {
-            actor: Actor {
-                user,
-                via: Via::Token(id),
+        Ok(found.map(
+            |TokenUser {
+                 id, user, scope, ..
+             }| Principal {
+                actor: Actor {
+                    user,
+                    via: Via::Token(id),
+                },
+                scope,
             },
-            scope,
-        }))
+        ))
     }
 
     /// Returns the signed-in user of a session. None if the session or its API token has ended.

@@ -12,9 +12,9 @@ use super::fault::{Fault, Result};
 use super::page::{Cursor, List, ListPage};
 use super::service::Manage;
 use crate::domain::event::UserId;
+use crate::store::Store;
 use crate::store::access::{self, NewToken, Token};
 use crate::store::audit::{self, Actor, Record, RecordFilter, Via};
-use crate::store::Store;
 use crate::vault::random_bytes;
 
 const PREFIX: &str = "whk_";

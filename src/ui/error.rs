@@ -64,7 +64,11 @@ struct FailurePage {
 }
 
 /// Renders responses that carry the reason of an error.
-pub async fn render(State(state): State<UiState>, mut request: Request, next: Next) -> Response<Body> {
+pub async fn render(
+    State(state): State<UiState>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
     let id = RequestId::of(&mut request);
     let mut response = next.run(request).await;
     let Some(problem) = response.extensions_mut().remove::<Problem>() else {

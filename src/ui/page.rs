@@ -28,6 +28,8 @@ pub struct Frame {
 pub enum Section {
     Webhooks,
     Events,
+    /// Tokens and the audit log.
+    Account,
     None,
 }
 

@@ -201,10 +201,7 @@ async fn sign_in(
         .manage()
         .sign_in(user, token, state.api.auth.session_id(headers))
         .await?;
-    state
-        .api
-        .auth
-        .record_session(session.expose_secret(), user);
+    state.api.auth.record_session(session.expose_secret(), user);
 
     Ok(with_session(
         state,

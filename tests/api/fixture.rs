@@ -19,7 +19,9 @@ use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
-use walhook::manage::{LogDetail, Manage, NewToken, Receivers, RenderedRequest, UncallableHost, tokens};
+use walhook::manage::{
+    LogDetail, Manage, NewToken, Receivers, RenderedRequest, UncallableHost, tokens,
+};
 use walhook::store::{Store, migrate};
 use walhook::vault::Vault;
 

@@ -18,5 +18,6 @@ mod receivers;
 mod screenshots;
 mod sign_in;
 mod tenants;
+mod tokens;
 mod texts;
 mod verify;
