@@ -16,7 +16,7 @@ use crate::manage::{Fault, MalformedCursor};
 
 const PROBLEM: &str = "application/problem+json";
 const REQUEST_ID: Option<&str> = Some("0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11");
-const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
+const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 /// Adds the shared parts to a document that was collected from the handlers.
 pub fn enrich(document: &mut Value, catalogue: &Catalogue) {
@@ -49,12 +49,16 @@ fn add_parameters(path: &str, operation: &mut Value, is_post: bool) {
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
 
     let ids = names.map(|name| {
+        let schema = match name {
+            "name" => json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
+            _ => json!({ "type": "string", "format": "uuid" }),
+        };
         json!({
             "name": name,
             "in": "path",
             "description": SHARED["ids"][name],
             "required": true,
-            "schema": { "type": "string", "format": "uuid" },
+            "schema": schema,
         })
     });
 

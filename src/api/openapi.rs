@@ -26,6 +26,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(webhooks::list, webhooks::create))
         .routes(routes!(event_types::list))
         .routes(routes!(webhooks::read, webhooks::update, webhooks::delete))
+        .routes(routes!(webhooks::read_by_name, webhooks::put))
         .routes(routes!(keys::regenerate_secret))
         .routes(routes!(test::send))
         .routes(routes!(logs::list))
@@ -62,6 +63,7 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
 
     for (name, purpose) in [
         ("CreateWebhook", Purpose::Create),
+        ("ReplaceWebhook", Purpose::Replace),
         ("UpdateWebhook", Purpose::Edit),
         ("Webhook", Purpose::Show),
     ] {

@@ -32,6 +32,11 @@ const MAX_LIMIT: usize = 100;
 #[from_request(via(Path), rejection(Problem))]
 pub struct WebhookId(pub Uuid);
 
+/// The `name` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
+pub struct WebhookName(pub String);
+
 /// The `id` of an event in the path.
 #[derive(Deserialize, FromRequestParts)]
 #[from_request(via(Path), rejection(Problem))]

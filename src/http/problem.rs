@@ -95,6 +95,8 @@ kinds! {
         "A user may have a limited number of webhooks. Delete one first.";
     TOKEN_LIMIT: CONFLICT, "token-limit-reached", "Token limit reached",
         "A user may have a limited number of valid tokens. Revoke one first.";
+    AMBIGUOUS_NAME: CONFLICT, "ambiguous-name", "Several webhooks have this name",
+        "Names need not be unique, except where they identify a webhook. Rename or delete all but one of those in the detail.";
     WEBHOOK_INACTIVE: CONFLICT, "webhook-inactive", "The webhook is inactive",
         "Nothing is delivered to an inactive webhook. Activate it first.";
     NOT_REDELIVERABLE: CONFLICT, "not-redeliverable", "The entry cannot be redelivered",
@@ -363,6 +365,7 @@ impl From<Fault> for Problem {
             }
             Fault::InvalidSettings(errors) => Problem::validation(errors),
             Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
+            Fault::AmbiguousName { .. } => AMBIGUOUS_NAME.with(detail),
             Fault::TokenLimit { .. } => TOKEN_LIMIT.with(detail),
             Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
             Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),

@@ -41,7 +41,9 @@ pub use self::sessions::Principal;
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::tokens::TokenWithText;
-pub use self::webhooks::{UpdatedWebhook, VersionCondition, Warning, WebhookWithSecret, version};
+pub use self::webhooks::{
+    PutWebhook, UpdatedWebhook, VersionCondition, Warning, WebhookWithSecret, version,
+};
 pub use crate::domain::ordering::Ordering;
 pub use crate::domain::scope::Scope;
 pub use crate::domain::signing::Signing;

@@ -58,9 +58,10 @@ fn who(record: &AuditRecord) -> String {
     }
 }
 
-/// Returns the page of a webhook or token that still exists.
+/// Returns the page of a webhook or token that still exists and has a name.
 fn subject_path(record: &AuditRecord) -> Option<String> {
-    let id = record.subject.filter(|_| record.subject_name.is_some())?;
+    let name = record.subject_name.as_deref().unwrap_or_default();
+    let id = record.subject.filter(|_| !name.is_empty())?;
     Some(match record.action.starts_with("token.") {
         true => "/ui/tokens".to_owned(),
         false => webhook_path(id, ""),

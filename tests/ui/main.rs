@@ -18,6 +18,6 @@ mod receivers;
 mod screenshots;
 mod sign_in;
 mod tenants;
-mod tokens;
 mod texts;
+mod tokens;
 mod verify;

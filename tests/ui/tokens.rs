@@ -49,7 +49,10 @@ async fn run(kind: Kind) {
     browser.click("main a[href='/ui/tokens']").await;
     browser.wait_for_text("catalogue import").await;
     let page = browser.text().await;
-    assert!(page.contains("Read-only") && !page.contains(&token), "{page}");
+    assert!(
+        page.contains("Read-only") && !page.contains(&token),
+        "{page}"
+    );
 
     let listed = api.get("/tokens").await.expect(200).json();
     let id = listed["data"][0]["id"].as_str().expect("an id");
@@ -78,9 +81,7 @@ async fn the_audit_log_says_who_changed_a_webhook() {
     let browser = stage.browser(Kind::Desktop).await;
 
     browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
-    browser
-        .fill("#url", &stage.receiver.url("/other"))
-        .await;
+    browser.fill("#url", &stage.receiver.url("/other")).await;
     browser.click("form.edit .primary").await;
     browser.wait_for_text("Changes saved.").await;
     browser.click("a[href^='/ui/audit?subject=']").await;
