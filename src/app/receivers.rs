@@ -17,6 +17,7 @@ use crate::deliver::request::{self, Notification, Signer};
 use crate::deliver::resolver::{Resolver, ResolverFiles};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
+use crate::domain::event::EventKind;
 use crate::domain::headers::MASK;
 use crate::manage::{self, LogDetail, RenderedRequest, UncallableHost};
 use crate::record;
@@ -84,7 +85,7 @@ impl manage::Receivers for Receivers {
             delivery: entry.delivery,
             webhook: logged.webhook,
             event: entry.event,
-            kind: entry.event_kind.parse().ok()?,
+            kind: entry.event_kind.parse::<EventKind>().ok()?.as_str(),
             occurred_at: event.occurred_at,
             data: &event.data,
             attempt: entry.attempt.try_into().ok()?,

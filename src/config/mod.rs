@@ -28,6 +28,7 @@ mod auth;
 mod load;
 mod mail;
 mod mapping;
+mod operator;
 mod otlp;
 mod proxy;
 mod source;
@@ -46,6 +47,7 @@ pub use auth::{Auth, Jwt};
 pub use load::{ConfigError, Sources, load, validate_text};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{Condition, TableMapping, TableMappings};
+pub use operator::Operator;
 pub use otlp::{Collector, Tracing};
 pub use proxy::Proxy;
 pub use source::{AwaitVisibility, CaptureMode, ReplicaIdentity, Source};
@@ -65,6 +67,7 @@ section! { Config:
     auth: Auth,
     shutdown: Shutdown,
     mail: Mail,
+    operator: Operator,
     secrets: Secrets,
     retention: Retention,
     log: Log,

@@ -17,6 +17,7 @@ pub mod lsn;
 pub mod members;
 mod named;
 pub mod notice;
+pub mod occurrence;
 pub mod ordering;
 pub mod position;
 pub mod publication;
