@@ -1,11 +1,29 @@
+-- name: erase
+-- Removes a user from the items of occurrences. $1 user, $2 rows at most
+update walhook.occurrence
+set data = json_build_object(
+    'count', data -> 'count',
+    'items', (
+        select coalesce(json_agg(item), '[]')
+        from json_array_elements(data -> 'items') as item
+        where item ->> 'user_id' is distinct from $1::text
+    )
+)
+where (id, url) in (
+    select id, url
+    from walhook.occurrence
+    where exists (select from json_array_elements(data -> 'items') as item where item ->> 'user_id' = $1)
+    limit $2
+)
+
 -- name: begin_search
 -- Takes the turn to look for occurrences, if it is due. Another process that tries meanwhile waits
 -- for the commit, and finds that it is not. While many wait to be delivered, turns are rare. $1
 -- seconds until the next turn, $2 how many are many, $3 seconds until the next turn in that case
 update walhook.occurrence_search
 set due_at = now() + make_interval(secs => case
-    when (select count(*) from (select from walhook.occurrence limit $2) as waiting) < $2 then $1
-    else $3
+    when (select count(*) from (select from walhook.occurrence limit $2) as waiting) < $2::bigint then $1::float8
+    else $3::float8
 end)
 where due_at <= now()
 returning is_only
