@@ -87,6 +87,8 @@ async fn every_kind_of_occurrence_is_signed_retried_and_counted() {
     })
     .await;
 
+    app.wait_for_count("select count(*) from walhook.occurrence", 0)
+        .await;
     let requests = operator.requests();
     requests
         .iter()
@@ -117,9 +119,6 @@ async fn every_kind_of_occurrence_is_signed_retried_and_counted() {
         json!(30),
     ];
     assert_eq!(shown, expected.each_ref());
-
-    app.wait_for_count("select count(*) from walhook.occurrence", 0)
-        .await;
 }
 
 #[tokio::test]

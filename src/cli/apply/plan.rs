@@ -20,7 +20,7 @@ pub enum Change<'a> {
     Replace {
         wanted: &'a Wanted,
         etag: String,
-        present: Settings,
+        present: Box<Settings>,
         settings: Settings,
         /// Whether the values of headers are sent again.
         renews_headers: bool,
@@ -84,7 +84,7 @@ pub fn change<'a>(
     Ok((!is_same).then_some(Change::Replace {
         wanted,
         etag,
-        present,
+        present: Box::new(present),
         settings,
         renews_headers,
     }))

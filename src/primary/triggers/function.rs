@@ -291,7 +291,10 @@ fn value(root: &Relation, side: &str, column: &str) -> String {
 /// Returns a condition that the key in the arrays of values differs, or that one of them is null.
 fn rekeyed(table: Table) -> String {
     let differs = own_key(table).iter().map(|reference| {
-        let at = table.columns().iter().position(|column| column == reference);
+        let at = table
+            .columns()
+            .iter()
+            .position(|column| column == reference);
         let at = at.map_or(0, |at| at + 1);
         format!("before[{at}] is distinct from after[{at}]")
     });
@@ -359,9 +362,7 @@ mod tests {
         .unwrap();
 
         assert!(
-            release
-                .definition
-                .contains(r#"before."title""#),
+            release.definition.contains(r#"before."title""#),
             "others are looked up in it"
         );
     }
