@@ -405,12 +405,12 @@ create table walhook.webhook_hour (
     delivered          bigint not null default 0,
     failed             bigint not null default 0,
     permanently_failed bigint not null default 0,
-    -- How many of these the operator's webhooks have.
-    reported_failed    bigint not null default 0,
     cancelled          bigint not null default 0,
     -- How many requests took how long, in buckets that grow by the square root of two; null while
     -- none was sent.
     durations          integer[],
+    -- How many of the permanent failures the operator's webhooks have.
+    reported_failed    bigint not null default 0,
     primary key (webhook_id, hour)
 ) with (fillfactor = 70); -- the present hour changes with every batch: updated in place
 create index webhook_hour_age on walhook.webhook_hour (hour);
