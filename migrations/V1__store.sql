@@ -90,7 +90,10 @@ create table walhook.gap (
     reason      text not null,
     detail      text not null,
     found_at    timestamptz not null default now(),
-    repaired_at timestamptz
+    repaired_at timestamptz,
+    -- Whether the operator's webhooks have it, and its repair.
+    is_reported        boolean not null default false,
+    is_repair_reported boolean not null default false
 );
 create unique index gap_open on walhook.gap (slot, reason) where repaired_at is null;
 
@@ -204,8 +207,11 @@ create table walhook.unrouted_event (
     -- What the store or the primary reported.
     detail      text not null default '',
     -- What is needed to derive the event again.
-    change      json
+    change      json,
+    -- Whether the operator's webhooks have it.
+    is_reported boolean not null default false
 );
+create index unrouted_event_unreported on walhook.unrouted_event (id) where not is_reported;
 
 -- Transitions that raised no event because a value is not known, by the reason, and the last one.
 create table walhook.ignored_transition (
@@ -415,9 +421,12 @@ create table walhook.webhook_hour (
     -- How many requests took how long, in buckets that grow by the square root of two; null while
     -- none was sent.
     durations          integer[],
+    -- How many of the permanent failures the operator's webhooks have.
+    reported_failed    bigint not null default 0,
     primary key (webhook_id, hour)
 ) with (fillfactor = 70); -- the present hour changes with every batch: updated in place
 create index webhook_hour_age on walhook.webhook_hour (hour);
+create index webhook_hour_unreported on walhook.webhook_hour (hour) where permanently_failed > reported_failed;
 
 
 -- 7. Jobs
@@ -509,13 +518,41 @@ create table walhook.notice (
     ended_at      timestamptz,
     -- sent, or why it never will be.
     outcome       text check (outcome in ('sent', 'no_address', 'outdated')),
+    -- Whether the operator's webhooks have what it reports.
+    is_reported   boolean not null default false,
     check ((ended_at is null) = (outcome is null)),
     -- One for each disablement.
     unique (webhook_id, kind, at)
 );
 create index notice_due on walhook.notice (due_at) where ended_at is null;
 create index notice_at on walhook.notice (at);
+create index notice_unreported on walhook.notice (id) where not is_reported;
 create index notice_disabled on walhook.notice (webhook_id, at) where kind = 'disabled';
+
+-- Walhook's own occurrences for the operator's webhooks, one row for each URL, until they are
+-- delivered. What occurred is in the rows that report it, each of which says whether it is here
+-- already.
+create table walhook.occurrence (
+    id      uuid not null,
+    url     text not null,
+    kind    text not null,
+    at      timestamptz not null default now(),
+    data    json not null,
+    -- The number of the next attempt.
+    attempt smallint not null default 1,
+    -- When it may begin. While leased: when the lease ends.
+    due_at  timestamptz not null default now(),
+    lease   uuid,
+    primary key (id, url)
+);
+create index occurrence_due on walhook.occurrence (url, due_at);
+
+-- When the next process looks for occurrences. Has one row.
+create table walhook.occurrence_search (
+    is_only boolean primary key default true check (is_only),
+    due_at  timestamptz not null default now()
+);
+insert into walhook.occurrence_search default values;
 
 
 -- 9. The API and the web UI
@@ -524,12 +561,24 @@ create table walhook.api_token (
     id         uuid primary key,
     user_id    text not null,
     name       text not null,
+    -- full or read_only.
+    scope      text not null default 'full',
     -- SHA-256 of the token; the token itself is nowhere.
     hash       bytea not null unique check (octet_length(hash) = 32),
     created_at timestamptz not null default now(),
+    -- Null if it does not expire.
+    expires_at timestamptz,
+    -- To the minute.
+    used_at    timestamptz,
     revoked_at timestamptz
 );
-create index api_token_user on walhook.api_token (user_id);
+create index api_token_user on walhook.api_token (user_id, id);
+
+-- The tokens that are neither revoked nor expired.
+create view walhook.valid_api_token as
+    select id, user_id, scope, hash, used_at
+    from walhook.api_token
+    where revoked_at is null and coalesce(expires_at > now(), true);
 
 -- Who is signed in to the web UI.
 create table walhook.session (

@@ -196,13 +196,14 @@ const CRATES: &[(&str, &[&str])] = &[
         &["deliver/client", "http/serve.rs", "cli/receive.rs"],
     ),
     ("hyper_rustls", &["deliver/client"]),
-    // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter
+    // The demo, `walhook apply` and `walhook listen` call the API, the JWKS client fetches keys, and the exporter
     // posts spans.
     (
         "reqwest",
         &[
             "auth/jwks.rs",
             "cli/demo/client.rs",
+            "cli/apply/client.rs",
             "cli/listen/feed.rs",
             "telemetry/traces/export.rs",
         ],

@@ -14,6 +14,24 @@ on conflict (id) do update
 set count = audit.count + 1, last_at = clock_timestamp(),
     via = excluded.via, token_id = excluded.token_id, subject_id = excluded.subject_id, changed = excluded.changed
 
+-- name: list
+-- A user's records, newest first, with the names of the webhooks and tokens that still exist. What
+-- identifies a session is not shown. $1 user, $2 the id before which to start, $3 the webhook or
+-- token, or null for all, $4 the action, or null for all, $5 how many at most
+select audit.id, audit.at, audit.via, audit.token_id, token.name as token_name, audit.action,
+    case when audit.action <> 'user.signed_in' then audit.subject_id end as subject,
+    coalesce(webhook.name, subject.name) as subject_name, audit.changed, audit.count, audit.last_at
+from walhook.audit
+left join walhook.api_token as token on token.id = audit.token_id and token.user_id = audit.user_id
+left join walhook.api_token as subject on subject.id = audit.subject_id and subject.user_id = audit.user_id
+left join walhook.webhook on webhook.id = audit.subject_id and webhook.user_id = audit.user_id
+where audit.user_id = $1
+    and audit.id < $2
+    and ($3::uuid is null or audit.subject_id = $3)
+    and ($4::text is null or audit.action = $4)
+order by audit.id desc
+limit $5
+
 -- name: remove
 -- $1 the retention period in days
 delete from walhook.audit

@@ -10,8 +10,7 @@ from walhook.session
 where session.hash = any ($1::bytea[])
   and session.created_at > now() - make_interval(secs => $2)
   and session.used_at > now() - make_interval(secs => $3)
-  and (session.token_id is null
-       or exists (select from walhook.api_token where id = session.token_id and revoked_at is null))
+  and (session.token_id is null or exists (select from walhook.valid_api_token where id = session.token_id))
 
 -- name: end
 -- $1 hash
@@ -20,13 +19,14 @@ delete from walhook.session where hash = $1
 -- name: find
 -- $1 hash, $2 the longest life and $3 the longest idle time, in seconds. `stale` sessions need a
 -- new time of use.
-select session.user_id, session.token_id, session.used_at < now() - interval '1 minute' as stale
+select session.user_id, session.token_id, coalesce(token.scope, 'full') as scope,
+       session.used_at < now() - interval '1 minute' as stale
 from walhook.session
+left join walhook.valid_api_token as token on token.id = session.token_id
 where session.hash = $1
   and session.created_at > now() - make_interval(secs => $2)
   and session.used_at > now() - make_interval(secs => $3)
-  and (session.token_id is null
-       or exists (select from walhook.api_token where id = session.token_id and revoked_at is null))
+  and (session.token_id is null or token.id is not null)
 
 -- name: insert
 -- $1 hash, $2 user, $3 the API token
@@ -39,11 +39,11 @@ where hash in (select hash from walhook.session where user_id = $1 order by crea
 
 -- name: remove
 -- $1 the longest life and $2 the longest idle time, in seconds. Also removes sessions whose token
--- was revoked.
+-- has ended.
 delete from walhook.session
 where created_at <= now() - make_interval(secs => $1)
    or used_at <= now() - make_interval(secs => $2)
-   or exists (select from walhook.api_token where id = session.token_id and revoked_at is not null)
+   or token_id is not null and not exists (select from walhook.valid_api_token where id = session.token_id)
 
 -- name: reveal
 -- $1 hash, $2 webhook, or null for none, $3 the duration in seconds

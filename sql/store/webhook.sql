@@ -212,6 +212,10 @@ from jsonb_populate_record(null::walhook.webhook, $3)
 where (select count(*) from walhook.webhook where user_id = $1) < $4::bigint
 returning id
 
+-- name: find_by_name
+-- The first of a user's webhooks with this name. $1 user, $2 name
+select id from walhook.webhook where user_id = $1 and name = $2 order by id limit 10
+
 -- name: lock_user
 -- Serializes the creation of a user's webhooks, so that the limit holds. $1 user
 select pg_advisory_xact_lock(hashtextextended('walhook webhooks of ' || $1::text, 0))

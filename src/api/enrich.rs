@@ -15,7 +15,8 @@ use crate::http::problem::Problem;
 use crate::manage::{Fault, MalformedCursor};
 
 const PROBLEM: &str = "application/problem+json";
-const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
+const REQUEST_ID: Option<&str> = Some("0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11");
+const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 /// Adds the shared parts to a document that was collected from the handlers.
 pub fn enrich(document: &mut Value, catalogue: &Catalogue) {
@@ -25,7 +26,7 @@ pub fn enrich(document: &mut Value, catalogue: &Catalogue) {
                 add_parameters(path, operation, method == "post");
 
                 describe_optional_body(operation);
-                add_problems(operation, method == "post");
+                add_problems(operation, method);
                 add_examples(operation);
 
                 if operation["operationId"] == "testWebhook" {
@@ -48,12 +49,16 @@ fn add_parameters(path: &str, operation: &mut Value, is_post: bool) {
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
 
     let ids = names.map(|name| {
+        let schema = match name {
+            "name" => json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
+            _ => json!({ "type": "string", "format": "uuid" }),
+        };
         json!({
             "name": name,
             "in": "path",
             "description": SHARED["ids"][name],
             "required": true,
-            "schema": { "type": "string", "format": "uuid" },
+            "schema": schema,
         })
     });
 
@@ -83,6 +88,7 @@ fn describe_optional_body(operation: &mut Value) {
 /// The operations that a problem may be the response of.
 enum When {
     Always,
+    Changes,
     Post,
     HasBody,
     /// The body of a POST is read for its idempotency key even if the operation has none.
@@ -96,7 +102,7 @@ enum When {
 
 /// The problems that several operations share: when they occur, their description in the document,
 /// and an example.
-fn problems() -> [(When, &'static str, Problem); 13] {
+fn problems() -> [(When, &'static str, Problem); 15] {
     let invalid = "The request is not valid: `errors` lists every error; or the Idempotency-Key is malformed or was used for another request";
     let required = FieldError::new("/url", "is required");
 
@@ -116,9 +122,19 @@ fn problems() -> [(When, &'static str, Problem); 13] {
         ),
         (When::Always, "No valid token", Problem::unauthorized()),
         (
+            When::Changes,
+            "The token may only read",
+            Problem::read_only(),
+        ),
+        (
             When::HasParameter("webhook"),
             "The user has no such webhook",
             Fault::NoSuchWebhook.into(),
+        ),
+        (
+            When::HasParameter("token"),
+            "The user has no such token",
+            Fault::NoSuchToken.into(),
         ),
         (
             When::ReadsBody,
@@ -165,7 +181,8 @@ fn problems() -> [(When, &'static str, Problem); 13] {
 }
 
 /// Adds the errors that the operation can respond with.
-fn add_problems(operation: &mut Value, is_post: bool) {
+fn add_problems(operation: &mut Value, method: &str) {
+    let is_post = method == "post";
     let parameters = operation["parameters"]
         .as_array()
         .cloned()
@@ -182,6 +199,7 @@ fn add_problems(operation: &mut Value, is_post: bool) {
     for (when, description, problem) in problems() {
         let applies = match when {
             When::Always => true,
+            When::Changes => method != "get",
             When::Post => is_post,
             When::HasBody => has_body,
             When::ReadsBody => has_body || is_post,
@@ -198,7 +216,7 @@ fn add_problems(operation: &mut Value, is_post: bool) {
         if response.is_null() {
             *response = problem_response(description, &problem);
         } else {
-            response["content"][PROBLEM]["example"] = problem.json();
+            response["content"][PROBLEM]["example"] = problem.json(REQUEST_ID);
         }
     }
 }
@@ -208,7 +226,8 @@ fn problem_schema() -> Value {
 }
 
 fn problem_response(description: &str, problem: &Problem) -> Value {
-    let content = json!({ PROBLEM: { "schema": problem_schema(), "example": problem.json() } });
+    let content =
+        json!({ PROBLEM: { "schema": problem_schema(), "example": problem.json(REQUEST_ID) } });
     match SHARED["headers"].get(problem.status().as_str()) {
         Some(headers) => {
             json!({ "description": description, "headers": headers, "content": content })
@@ -285,7 +304,7 @@ mod tests {
     fn responses_that_a_handler_declares_are_kept() {
         let mut operation =
             json!({ "responses": { "409": { "description": "declared", "content": {} } } });
-        add_problems(&mut operation, true);
+        add_problems(&mut operation, "post");
         assert_eq!(operation["responses"]["409"]["description"], "declared");
         assert_eq!(
             operation["responses"]["401"]["description"],

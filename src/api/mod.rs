@@ -2,6 +2,7 @@
 //! what belongs to its user.
 
 mod asyncapi;
+mod audit;
 mod body;
 mod docs;
 mod enrich;
@@ -25,6 +26,7 @@ mod stats;
 mod stream;
 mod strict_query;
 mod test;
+mod tokens;
 mod webhooks;
 
 pub use self::asyncapi::document_text as asyncapi_document;

@@ -7,9 +7,11 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::schema::StatusClassName;
+use super::schema::{ActionName, StatusClassName};
 use super::state::ApiState;
-use super::{enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
+use super::{
+    audit, enrich, event_types, feed, jobs, keys, logs, recover, stats, test, tokens, webhooks,
+};
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};
 use crate::events::Catalogue;
@@ -24,6 +26,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(webhooks::list, webhooks::create))
         .routes(routes!(event_types::list))
         .routes(routes!(webhooks::read, webhooks::update, webhooks::delete))
+        .routes(routes!(webhooks::read_by_name, webhooks::put))
         .routes(routes!(keys::regenerate_secret))
         .routes(routes!(test::send))
         .routes(routes!(logs::list))
@@ -36,6 +39,9 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(stats::read))
         .routes(routes!(feed::list))
         .routes(routes!(feed::read))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::read, tokens::revoke))
+        .routes(routes!(audit::list))
 }
 
 /// The document of the API under `base_path`.
@@ -47,6 +53,7 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
         .schema(ProblemBody::name(), ProblemBody::schema())
         .schema(FieldError::name(), FieldError::schema())
         .schema(StatusClassName::name(), StatusClassName::schema())
+        .schema(ActionName::name(), ActionName::schema())
         .build();
 
     let mut document: Value = serde_json::from_str(FRAME).expect("the file is JSON");
@@ -56,6 +63,7 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
 
     for (name, purpose) in [
         ("CreateWebhook", Purpose::Create),
+        ("ReplaceWebhook", Purpose::Replace),
         ("UpdateWebhook", Purpose::Edit),
         ("Webhook", Purpose::Show),
     ] {

@@ -32,6 +32,11 @@ const MAX_LIMIT: usize = 100;
 #[from_request(via(Path), rejection(Problem))]
 pub struct WebhookId(pub Uuid);
 
+/// The `name` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
+pub struct WebhookName(pub String);
+
 /// The `id` of an event in the path.
 #[derive(Deserialize, FromRequestParts)]
 #[from_request(via(Path), rejection(Problem))]
@@ -53,6 +58,11 @@ pub struct JobId {
     pub job: Uuid,
 }
 
+/// The `token` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
+pub struct TokenId(pub Uuid);
+
 /// Text that is not an id names something that does not exist.
 impl From<PathRejection> for Problem {
     fn from(rejection: PathRejection) -> Problem {
@@ -69,6 +79,7 @@ impl From<PathRejection> for Problem {
             "log" => Fault::NoSuchLogEntry,
             "job" => Fault::NoSuchJob,
             "id" => Fault::NoSuchEvent,
+            "token" => Fault::NoSuchToken,
             _ => Fault::NoSuchWebhook,
         };
 

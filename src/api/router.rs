@@ -41,6 +41,10 @@ pub fn router(state: ApiState) -> Router {
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
         .route_layer(from_fn_with_state(strict_query, strict_query::check))
         .route_layer(from_fn_with_state(state.auth.clone(), auth::protect))
+        .route_layer(from_fn_with_state(
+            state.auth.clone(),
+            auth::show_rate_limit,
+        ))
         .route(
             "/openapi.json",
             get(async move |headers: HeaderMap| openapi_document.response(&headers)),

@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 use crate::manage::feed::DeliveryState;
-use crate::manage::{JOB_KINDS, JobState, OUTCOMES, StatusClass};
+use crate::manage::{Action, JOB_KINDS, JobState, OUTCOMES, Scope, StatusClass, Via};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -43,6 +43,17 @@ names!(
     "Outcome",
     OUTCOMES.iter().map(|outcome| outcome.as_str())
 );
+names!(
+    ScopeName,
+    "Scope",
+    Scope::ALL.iter().map(|scope| scope.as_str())
+);
+names!(
+    ActionName,
+    "Action",
+    Action::ALL.iter().map(|action| action.as_str())
+);
+names!(ViaName, "Via", Via::NAMES);
 names!(StatusClassName, "StatusClass", StatusClass::NAMES);
 names!(
     DeliveryStateName,

@@ -32,6 +32,7 @@ impl StrictQuery {
         let item = self.operations.paths.get(path)?;
         let operation = match *method {
             Method::POST => &item.post,
+            Method::PUT => &item.put,
             Method::PATCH => &item.patch,
             Method::DELETE => &item.delete,
             _ => &item.get,

@@ -11,14 +11,19 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::body::Object;
-use super::query::{Page, QueryParameters, WebhookId};
+use super::query::{Page, QueryParameters, WebhookId, WebhookName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
+use crate::domain::members::FieldError;
 use crate::domain::settings::Settings;
+use crate::domain::text;
 use crate::domain::time::millis;
-use crate::http::conditional::may_change;
+use crate::http::conditional::{may_change, may_create};
 use crate::http::problem::Problem;
-use crate::manage::{List, Warning, Webhook, public_key_text, version};
+use crate::manage::{
+    Fault, List, PutWebhook, UpdatedWebhook, Warning, Webhook, WebhookWithSecret, public_key_text,
+    version,
+};
 
 /// A webhook, without its secret
 #[derive(Serialize, ToSchema)]
@@ -130,6 +135,11 @@ pub struct UpdatedBody {
 #[serde(deny_unknown_fields)]
 pub struct CreateWebhook {}
 
+/// All settings of a webhook
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceWebhook {}
+
 /// The settings to change; the others stay as they are
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -182,6 +192,10 @@ pub async fn create(
     body: Object,
 ) -> Result<Response, Problem> {
     let created = state.manage().create_webhook(&actor, body.json()).await?;
+    created_response(&state, created)
+}
+
+fn created_response(state: &ApiState, created: WebhookWithSecret) -> Result<Response, Problem> {
     let etag = etag(&created.webhook);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
@@ -196,6 +210,81 @@ pub async fn create(
     response.headers_mut().insert(header::LOCATION, location);
 
     Ok(response)
+}
+
+/// Read a webhook by its name
+#[utoipa::path(
+    get, path = "/webhooks/by-name/{name}", tag = "webhooks", operation_id = "readWebhookByName",
+    params(
+        ("If-None-Match" = Option<String>, Header, description = "Respond with 304 if it still has this version"),
+    ),
+    responses(
+        (status = 200, description = "The webhook", body = WebhookBody,
+         headers(("ETag" = String, description = "The version of its settings, whatever its counters are"))),
+        (status = 304, description = "It has the version that `If-None-Match` names",
+         headers(("ETag" = String, description = "Its version"))),
+        (status = 404, description = "No webhook of the user has this name"),
+        (status = 409, description = "Several webhooks have this name"),
+    )
+)]
+pub async fn read_by_name(
+    State(state): State<ApiState>,
+    Caller(user): Caller,
+    WebhookName(name): WebhookName,
+) -> Result<Response, Problem> {
+    // No webhook has a name that is not valid.
+    let found = match text::name(&name) {
+        Ok(name) => state.manage().webhook_by_name(&user, name).await?,
+        Err(_) => None,
+    };
+    let webhook = found.ok_or(Fault::NoSuchWebhook)?;
+    let etag = etag(&webhook);
+    Ok(([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response())
+}
+
+/// Create or replace a webhook
+///
+/// Creates the webhook with this name, or replaces all its settings: those that the body does not
+/// have get their defaults, except `active`, which stays as it is. The same request has the same
+/// effect when it is repeated. The response to a creation contains the secret, which is shown only
+/// this once.
+#[utoipa::path(
+    put, path = "/webhooks/by-name/{name}", tag = "webhooks", operation_id = "putWebhook",
+    params(
+        ("If-Match" = Option<String>, Header, description = "Replace only this version, or with `*` any; create none"),
+        ("If-None-Match" = Option<String>, Header, description = "Do not replace this version, or with `*` any"),
+    ),
+    request_body = ReplaceWebhook,
+    responses(
+        (status = 200, description = "Replaced", body = UpdatedBody,
+         headers(("ETag" = String, description = "Its version"))),
+        (status = 201, description = "Created", body = CreatedWebhook,
+         headers(("Location" = String, description = "The webhook's URL"), ("ETag" = String, description = "Its version"))),
+        (status = 409, description = "Several webhooks have this name, or the user has as many webhooks as allowed"),
+    )
+)]
+pub async fn put(
+    State(state): State<ApiState>,
+    Changer(actor): Changer,
+    WebhookName(name): WebhookName,
+    headers: HeaderMap,
+    body: Object,
+) -> Result<Response, Problem> {
+    let name = text::name(&name)
+        .map_err(|fault| Problem::validation(vec![FieldError::new("/name", fault.to_string())]))?;
+    let condition = |found: Option<&Webhook>| match found {
+        Some(found) => may_change(&headers, &etag(found)),
+        None => may_create(&headers),
+    };
+
+    let put = state
+        .manage()
+        .put_webhook(&actor, name, body.json(), &condition)
+        .await?;
+    match put {
+        PutWebhook::Created(created) => created_response(&state, created),
+        PutWebhook::Replaced(updated) => Ok(updated_response(updated)),
+    }
 }
 
 /// Read a webhook
@@ -248,13 +337,17 @@ pub async fn update(
         .manage()
         .update_webhook(&actor, id, body.json(), &condition)
         .await?;
+    Ok(updated_response(updated))
+}
+
+fn updated_response(updated: UpdatedWebhook) -> Response {
     let etag = etag(&updated.webhook);
     let body = UpdatedBody {
         webhook: updated.webhook.into(),
         warnings: warnings(updated.warnings),
     };
 
-    Ok(([(header::ETAG, etag)], Json(body)).into_response())
+    ([(header::ETAG, etag)], Json(body)).into_response()
 }
 
 /// Delete a webhook

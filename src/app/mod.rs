@@ -34,6 +34,7 @@ use crate::domain::delivery::lease_length;
 use crate::handoff::{Handoff, handoff};
 use crate::http::{self, ServeLimits};
 use crate::manage::Manage;
+use crate::notify::operator::OperatorNotifier;
 use crate::notify::{self, Mailer};
 use crate::retry::Backoff;
 use crate::store::{Store, StoreError, migrate};
@@ -283,6 +284,10 @@ impl App {
             .deliver
             .then(|| self.start_delivery(tasks, handoff_ended.clone()));
 
+        if roles.deliver {
+            self.start_operator_notices(tasks)?;
+        }
+
         if roles.capture {
             let pipeline = CapturePipeline {
                 config: self.config.clone(),
@@ -384,6 +389,22 @@ impl App {
         tasks.spawn("cancellation", cancellation.map(Ok));
 
         handoff
+    }
+
+    /// Starts the task that notifies the operator's webhooks.
+    fn start_operator_notices(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
+        let operator = &self.config.operator;
+        let secret = operator.secret.clone().unwrap_or_default();
+        let notifier = OperatorNotifier {
+            store: self.store.clone(),
+            urls: operator.webhooks.clone(),
+            post: wiring::post_occurrence(&self.settings, &secret)?,
+            schedule: self.config.delivery.schedule(),
+            timeout: self.settings.timeout,
+        };
+
+        tasks.spawn("operator notices", notifier.run(tasks.shutdown.clone()));
+        Ok(())
     }
 
     async fn serve_api(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {

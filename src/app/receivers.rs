@@ -8,6 +8,7 @@ use anyhow::Context;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
+use tracing::Instrument;
 use url::Url;
 use uuid::Uuid;
 
@@ -16,6 +17,7 @@ use crate::deliver::request::{self, Notification, Signer};
 use crate::deliver::resolver::{Resolver, ResolverFiles};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
+use crate::domain::event::EventKind;
 use crate::domain::headers::MASK;
 use crate::manage::{self, LogDetail, RenderedRequest, UncallableHost};
 use crate::record;
@@ -83,7 +85,7 @@ impl manage::Receivers for Receivers {
             delivery: entry.delivery,
             webhook: logged.webhook,
             event: entry.event,
-            kind: entry.event_kind.parse().ok()?,
+            kind: entry.event_kind.parse::<EventKind>().ok()?.as_str(),
             occurred_at: event.occurred_at,
             data: &event.data,
             attempt: entry.attempt.try_into().ok()?,
@@ -128,7 +130,7 @@ impl manage::Receivers for Receivers {
 
         // A connection is served by the runtime that opened it, and deliveries use those of the
         // store and to receivers too.
-        let test = self.runtime.spawn(async move {
+        let test = async move {
             let found = store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
             let signer = Signer::open(&vault, &found)?;
@@ -145,8 +147,9 @@ impl manage::Receivers for Receivers {
             let log = record::record_test(&store, &tracer, &attempted).await?;
 
             Ok((log, attempted.attempt))
-        });
+        };
 
+        let test = self.runtime.spawn(test.in_current_span());
         async move { test.await? }.boxed()
     }
 }

@@ -3,29 +3,32 @@
 //! with each request. While it does, the first requests of valid credentials share this limit with
 //! it: `docs/install.md` describes the effect.
 
-use std::collections::HashSet;
-use std::hash::Hash;
+use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
 use crate::config;
+use crate::domain::event::UserId;
 use crate::manage::limits::RateLimit;
+
+/// The hash of an API token, a token of the platform or a session's id.
+pub type Credential = [u8; 32];
 
 /// Credentials that are not known to be valid are looked up this many times as often as one of them
 /// may be. After a restart, none is known.
 const UNKNOWN: u32 = 10;
 
-/// The credentials that were valid when they were last looked up.
-pub struct Known<K> {
-    valid: Mutex<HashSet<K>>,
+/// The credentials that were valid when they were last looked up, with their users.
+pub struct Known {
+    valid: Mutex<HashMap<Credential, UserId>>,
     capacity: usize,
     /// Counts the lookups of all others together.
     unknown: RateLimit<()>,
 }
 
-impl<K: Eq + Hash> Known<K> {
+impl Known {
     /// Remembers up to `capacity` credentials.
-    pub fn new(limits: &config::Limits, capacity: usize) -> Known<K> {
+    pub fn new(limits: &config::Limits, capacity: usize) -> Known {
         let rate = limits.requests_per_second.saturating_mul(UNKNOWN);
         let burst = limits.burst.saturating_mul(UNKNOWN);
         Known {
@@ -35,31 +38,31 @@ impl<K: Eq + Hash> Known<K> {
         }
     }
 
-    /// Counts a lookup. The error is the number of seconds to wait.
-    pub fn check(&self, credential: &K) -> Result<(), u64> {
-        let is_known = self.valid.lock().contains(credential);
-        if is_known {
-            Ok(())
-        } else {
-            self.unknown.check(&())
-        }
+    /// Returns the user of a credential that was valid.
+    pub fn user(&self, credential: &Credential) -> Option<UserId> {
+        self.valid.lock().get(credential).cloned()
     }
 
-    /// Records the result of a lookup.
-    pub fn record(&self, credential: K, is_valid: bool) {
-        let mut valid = self.valid.lock();
+    /// Counts a lookup of a credential that is not known to be valid. The error is the number of
+    /// seconds to wait.
+    pub fn count_unknown(&self) -> Result<(), u64> {
+        self.unknown.check(&()).map(drop)
+    }
 
-        if !is_valid {
+    /// Records the user of a credential. None if it is not valid.
+    pub fn record(&self, credential: Credential, user: Option<&UserId>) {
+        let mut valid = self.valid.lock();
+        let Some(user) = user else {
             valid.remove(&credential);
             return;
-        }
+        };
 
         // Those in use soon are known again.
-        if valid.len() >= self.capacity && !valid.contains(&credential) {
+        if valid.len() >= self.capacity && !valid.contains_key(&credential) {
             valid.clear();
         }
 
-        valid.insert(credential);
+        valid.insert(credential, user.clone());
     }
 }
 
@@ -70,26 +73,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lookups_of_unknown_credentials_are_limited() {
-        let unknown = RateLimit::per_minute(NonZeroU32::MIN, NonZeroU32::new(11).unwrap());
+    fn a_limited_number_of_valid_credentials_is_remembered() {
         let known = Known {
             valid: Mutex::default(),
             capacity: 2,
-            unknown,
+            unknown: RateLimit::per_minute(NonZeroU32::MIN, NonZeroU32::MIN),
         };
-
-        known.record(0, true);
-        let refused = (1..100).find(|guess| known.check(guess).is_err());
-
-        assert_eq!(refused, Some(12));
-        assert_eq!(known.check(&0), Ok(()));
-        known.record(0, false);
-        assert!(known.check(&0).is_err(), "revoked");
+        let user = UserId("1".into());
 
         for valid in 1..=3 {
-            known.record(valid, true);
-            assert_eq!(known.check(&valid), Ok(()));
+            known.record([valid; 32], Some(&user));
+            assert_eq!(known.user(&[valid; 32]), Some(user.clone()));
             assert!(known.valid.lock().len() <= 2);
         }
+
+        known.record([3; 32], None);
+        assert_eq!(known.user(&[3; 32]), None, "revoked");
+        assert_eq!(known.count_unknown(), Ok(()));
+        assert!(known.count_unknown().is_err());
     }
 }

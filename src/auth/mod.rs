@@ -1,10 +1,11 @@
-//! Authentication: an API token, a token of the platform or a session stands for one user. Requests
-//! are rate-limited per API token, and otherwise per user.
+//! Authentication: an API token, a token of the platform or a session stands for one user, whose
+//! requests are counted together for the rate limit.
 
 mod jwks;
 mod jwt;
 mod jwt_crypto;
 mod known;
+mod rate_limit;
 mod rejection;
 mod session;
 
@@ -12,38 +13,36 @@ use std::sync::Arc;
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::TryFutureExt;
 use jiff::Timestamp;
 
 pub use self::jwks::JwtError;
 pub use self::jwt::{JwtVerifier, MAX_TOKEN_BYTES};
+pub use self::rate_limit::show_rate_limit;
 pub use self::session::{cookie, cross_site_protection, protect};
 
-use self::known::Known;
+use self::known::{Credential, Known};
+use self::rate_limit::Meter;
 use crate::config::Config;
 use crate::domain::event::UserId;
+use crate::domain::scope::Scope;
 use crate::http::Occupied;
 use crate::http::problem::Problem;
 use crate::manage::limits::RateLimit;
 use crate::manage::tokens::{self, is_api_token};
-use crate::manage::{Actor, Manage, Via};
+use crate::manage::{Actor, Manage, Principal, Via};
 
-/// How many valid tokens and sessions the process remembers, with 33 bytes each.
+/// How many valid tokens and sessions the process remembers, with about 100 bytes each.
 const KNOWN_CREDENTIALS: usize = 50_000;
 
 /// Whose requests are counted together for the rate limit.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Requester {
-    /// The hash of an API token, valid or not.
-    Token([u8; 32]),
-    /// By user: the platform may issue a new token for each request.
-    JwtUser(UserId),
-    /// The hash of a session's id, valid or not.
-    Session([u8; 32]),
-    SessionUser(UserId),
-    /// The hash of a token of the platform, valid or not.
-    Jwt([u8; 32]),
+    /// However it is authenticated.
+    User(UserId),
+    /// Not known to be valid.
+    Credential(Credential),
 }
 
 /// Authenticates requests, within rate limits. Clones are cheap.
@@ -53,9 +52,11 @@ pub struct Authenticator {
     /// The address at which browsers reach this service, if configured.
     public_url: Option<Arc<str>>,
     throttle: Arc<RateLimit<Requester>>,
-    known: Arc<Known<Requester>>,
+    /// The value of `RateLimit-Policy`. None without a limit.
+    policy: Option<HeaderValue>,
+    known: Arc<Known>,
     /// Separate, because the platform may issue a new token for each request.
-    known_jwts: Arc<Known<Requester>>,
+    known_jwts: Arc<Known>,
     jwt: Option<Arc<JwtVerifier>>,
 }
 
@@ -71,6 +72,7 @@ impl Authenticator {
                 limits.requests_per_second,
                 limits.burst,
             )),
+            policy: rate_limit::policy(limits),
             known: Arc::new(Known::new(limits, KNOWN_CREDENTIALS)),
             known_jwts: Arc::new(Known::new(limits, KNOWN_CREDENTIALS)),
             jwt: jwt.map(Arc::new),
@@ -95,45 +97,56 @@ impl Authenticator {
             return Ok(actor.clone());
         }
 
-        if !parts.headers.contains_key(header::AUTHORIZATION)
-            && let Some(actor) = self.session_actor(&parts.headers).await?
-        {
-            return authenticated(parts, actor).await;
+        let mut counted = None;
+
+        if !parts.headers.contains_key(header::AUTHORIZATION) {
+            counted = self.count_session(&parts.headers).await?;
         }
 
-        let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
-        let actor = self.authenticate_token(token).await?;
-        authenticated(parts, actor).await
+        let Counted {
+            principal,
+            remaining,
+        } = match counted {
+            Some(counted) => counted,
+            None => {
+                let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
+                self.count_token(token).await?
+            }
+        };
+
+        if let Some(Meter(meter)) = parts.extensions.get() {
+            let _ = meter.set(remaining);
+        }
+
+        authenticated(parts, principal).await
     }
 
     /// Returns the user that a token stands for, and counts the request.
     pub async fn authenticate_token(&self, token: &str) -> Result<Actor, Problem> {
+        Ok(self.count_token(token).await?.principal.actor)
+    }
+
+    async fn count_token(&self, token: &str) -> Result<Counted, Problem> {
+        let credential = tokens::hash(token);
+
         if let Some(verifier) = self.jwt()
             && !is_api_token(token)
         {
-            let user = self
-                .look_up(Requester::Jwt(tokens::hash(token)), verifier.user(token))
-                .await??;
-            self.count_request(Requester::JwtUser(user.clone()))?;
-
-            return Ok(Actor {
-                user,
-                via: Via::Jwt,
+            let found = verifier.user(token).map_ok(|user| {
+                user.map(|user| Principal {
+                    actor: Actor {
+                        user,
+                        via: Via::Jwt,
+                    },
+                    scope: Scope::Full,
+                })
             });
+            return Ok(self.count(&self.known_jwts, credential, found).await??);
         }
 
-        let found = self.manage.token_user(token);
-        let (id, user) = self
-            .look_up(
-                Requester::Token(tokens::hash(token)),
-                found.map_ok(|found| found.ok_or_else(Problem::unauthorized)),
-            )
-            .await??;
-
-        Ok(Actor {
-            user,
-            via: Via::Token(id),
-        })
+        let found = self.manage.token_principal(token);
+        let found = found.map_ok(|found| found.ok_or_else(Problem::unauthorized));
+        self.count(&self.known, credential, found).await?
     }
 
     /// Returns the user of a sign-in link's token, and the time from which the token would be
@@ -147,44 +160,70 @@ impl Authenticator {
             return Ok(None);
         };
 
-        let found = self
-            .look_up(Requester::Jwt(tokens::hash(token)), verifier.link(token))
-            .await?;
-        Ok(found.ok())
+        self.count_unknown(&self.known_jwts, tokens::hash(token))?;
+        Ok(verifier.link(token).await?.ok())
     }
 
-    /// Counts a request for the rate limit. Fails if the requester has sent too many.
-    fn count_request(&self, requester: Requester) -> Result<(), Problem> {
+    /// Counts a request for the rate limit, and returns how many more are allowed at once. Fails if
+    /// the requester has sent too many.
+    fn count_request(&self, requester: &Requester) -> Result<u32, Problem> {
         self.throttle
-            .check(&requester)
+            .check(requester)
             .map_err(Problem::rate_limited)
     }
 
-    /// Counts a request for the rate limit, then looks up or verifies the token or the session that
-    /// it is counted for. A rejected request costs the store nothing, and no signature is verified
+    /// Counts a request with a credential that is not known to be valid.
+    fn count_unknown(&self, known: &Known, credential: Credential) -> Result<(), Problem> {
+        self.count_request(&Requester::Credential(credential))?;
+        known.count_unknown().map_err(Problem::rate_limited)
+    }
+
+    /// Counts a request for its user, however it is authenticated. `found` looks up or verifies its
+    /// token or session. A rejected request costs the store nothing, and no signature is verified
     /// for it. The inner error is that the credential is not valid.
-    async fn look_up<T, R, E>(
+    async fn count<R, E>(
         &self,
-        credential: Requester,
-        found: impl Future<Output = Result<Result<T, R>, E>>,
-    ) -> Result<Result<T, R>, Problem>
+        known: &Known,
+        credential: Credential,
+        found: impl Future<Output = Result<Result<Principal, R>, E>>,
+    ) -> Result<Result<Counted, R>, Problem>
     where
         Problem: From<E>,
     {
-        let known = if matches!(credential, Requester::Jwt(_)) {
-            &self.known_jwts
-        } else {
-            &self.known
-        };
+        let known_user = known.user(&credential);
+        let mut remaining = None;
 
-        self.count_request(credential.clone())?;
-        known.check(&credential).map_err(Problem::rate_limited)?;
+        match known_user.clone() {
+            Some(user) => remaining = Some(self.count_request(&Requester::User(user))?),
+            None => self.count_unknown(known, credential)?,
+        }
 
         let found = found.await?;
-        known.record(credential, found.is_ok());
+        let user = found.as_ref().ok().map(|principal| &principal.actor.user);
+        known.record(credential, user);
 
-        Ok(found)
+        let principal = match found {
+            Ok(principal) => principal,
+            Err(rejection) => return Ok(Err(rejection)),
+        };
+
+        let remaining = match remaining {
+            Some(remaining) => remaining,
+            None => self.count_request(&Requester::User(principal.actor.user.clone()))?,
+        };
+
+        Ok(Ok(Counted {
+            principal,
+            remaining,
+        }))
     }
+}
+
+/// The user of a request that was counted.
+struct Counted {
+    principal: Principal,
+    /// How many more requests the user may send at once.
+    remaining: u32,
 }
 
 /// The user that a request acts for. Handlers extract it first, so that nothing else of an
@@ -223,8 +262,13 @@ where
     }
 }
 
-/// Counts the request for its user from now on.
-pub async fn authenticated(parts: &mut Parts, actor: Actor) -> Result<Actor, Problem> {
+/// Rejects a request that its token may not make. Counts it for its user from now on.
+pub async fn authenticated(parts: &mut Parts, principal: Principal) -> Result<Actor, Problem> {
+    let Principal { actor, scope } = principal;
+    if scope == Scope::ReadOnly && !parts.method.is_safe() {
+        return Err(Problem::read_only());
+    }
+
     if let Some(occupied) = parts.extensions.get::<Occupied>() {
         occupied.authenticated(&actor.user).await?;
     }

@@ -9,9 +9,10 @@ use futures_util::TryFutureExt;
 use tower::{Layer, ServiceExt};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 
-use super::{Authenticator, Requester};
+use super::{Authenticator, Counted};
+use crate::domain::event::UserId;
 use crate::http::problem::Problem;
-use crate::manage::{Actor, tokens};
+use crate::manage::{Principal, tokens};
 
 /// The names of the session cookie, without and with TLS. Browsers accept the second one only over
 /// TLS and from this host, so that no sibling domain can plant a session.
@@ -51,31 +52,32 @@ impl Authenticator {
 
     /// Remembers a session that has just started, so that guesses of others do not delay its first
     /// request.
-    pub fn record_session(&self, id: &str) {
-        self.known
-            .record(Requester::Session(tokens::hash(id)), true);
+    pub fn record_session(&self, id: &str, user: &UserId) {
+        self.known.record(tokens::hash(id), Some(user));
     }
 
     /// Returns the user who is signed in with the browser that sends these headers, and counts the
     /// request.
-    pub async fn session_actor(&self, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
+    pub async fn session_principal(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<Principal>, Problem> {
+        let counted = self.count_session(headers).await?;
+        Ok(counted.map(|counted| counted.principal))
+    }
+
+    pub(super) async fn count_session(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<Counted>, Problem> {
         let Some(id) = self.session_id(headers) else {
             return Ok(None);
         };
 
-        let found = self
-            .look_up(
-                Requester::Session(tokens::hash(id)),
-                self.manage
-                    .session_actor(id)
-                    .map_ok(|found| found.ok_or(())),
-            )
-            .await?;
-
-        let Ok(actor) = found else { return Ok(None) };
-        self.count_request(Requester::SessionUser(actor.user.clone()))?;
-
-        Ok(Some(actor))
+        let found = self.manage.session_principal(id);
+        let found = found.map_ok(|found| found.ok_or(()));
+        let counted = self.count(&self.known, tokens::hash(id), found).await?;
+        Ok(counted.ok())
     }
 }
 

@@ -148,7 +148,7 @@ impl Forwarder {
             delivery: delivery_id(event.id, self.target.webhook),
             webhook: self.target.webhook,
             event: event.id,
-            kind: event.kind,
+            kind: event.kind.as_str(),
             occurred_at: event.occurred_at,
             data: &event.data,
             sequence: event.sequence,

@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod apply;
 mod check;
 mod completions;
 mod demo;
@@ -94,7 +95,7 @@ enum Command {
     Man(man::Arguments),
 }
 
-/// Commands for developers of receivers. They need no settings and no database.
+/// Commands for users of the API and developers of receivers. They need no settings and no database.
 #[derive(Debug, Subcommand)]
 enum ReceiverCommand {
     /// Run a reference receiver that verifies deliveries and prints one JSON line for each
@@ -105,10 +106,12 @@ enum ReceiverCommand {
     Feed(feed::Arguments),
     /// Send an example of an event, signed, to a receiver under development
     Trigger(trigger::Arguments),
+    /// Create, change and delete webhooks as a file describes them
+    Apply(apply::Arguments),
 }
 
-/// Receives webhooks while you develop: the feed of events, forwarding, examples, a reference
-/// receiver
+/// For users of the API: the feed of events, forwarding and examples while you develop a receiver,
+/// a reference receiver, and webhooks as code
 #[derive(Debug, Parser)]
 #[command(name = "walhook-listen", version, propagate_version = true)]
 pub struct ReceiverCli {
@@ -196,6 +199,7 @@ impl ReceiverCommand {
             ReceiverCommand::Listen(arguments) => listen::execute(arguments).await,
             ReceiverCommand::Feed(arguments) => feed::execute(arguments).await,
             ReceiverCommand::Trigger(arguments) => trigger::execute(arguments).await,
+            ReceiverCommand::Apply(arguments) => apply::execute(arguments).await,
         }
     }
 }
@@ -217,6 +221,7 @@ fn exit_code(result: CommandResult) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(error) if error.is::<apply::ChangesExist>() => ExitCode::from(2),
         Err(error) => {
             telemetry::log_fatal(&postgres::describe_causes(&error));
             ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })

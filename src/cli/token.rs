@@ -1,6 +1,9 @@
 //! `walhook token`: API tokens. Each acts for one user.
 
 use clap::Subcommand;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use secrecy::ExposeSecret;
 use serde_json::json;
 use uuid::Uuid;
@@ -12,7 +15,7 @@ use crate::domain::event::UserId;
 use crate::domain::text::{self, TextFault};
 use crate::domain::time::millis;
 use crate::lookup::user_exists;
-use crate::manage::tokens;
+use crate::manage::{NewToken, Scope, tokens};
 use crate::store::access;
 
 #[derive(Debug, Subcommand)]
@@ -28,6 +31,12 @@ pub enum TokenAction {
         /// Create it even if the platform has no such user
         #[arg(long)]
         force: bool,
+        /// The last day on which it works (UTC). By default it does not expire
+        #[arg(long, value_name = "YYYY-MM-DD", value_parser = end_of_day)]
+        expires: Option<Timestamp>,
+        /// Allow reading only
+        #[arg(long)]
+        read_only: bool,
     },
     /// List tokens (without their values)
     List {
@@ -49,13 +58,28 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
 
     match action {
-        TokenAction::Create { user, name, force } => {
+        TokenAction::Create {
+            user,
+            name,
+            force,
+            expires,
+            read_only,
+        } => {
             let user = UserId(user.into());
             if !force {
                 verify_user(&config, &user).await?;
             }
 
-            let token = tokens::create(&store, &user, name.as_deref().unwrap_or_default()).await?;
+            let scope = match read_only {
+                true => Scope::ReadOnly,
+                false => Scope::Full,
+            };
+            let new = NewToken {
+                name: name.unwrap_or_default(),
+                scope,
+                expires_at: expires,
+            };
+            let token = tokens::create(&store, &user, &new).await?;
             println!("{}", token.expose_secret());
         }
         TokenAction::List { user, json } => {
@@ -68,7 +92,7 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
         }
         TokenAction::Revoke { id } => {
             anyhow::ensure!(
-                access::revoke_token(&store, id).await?,
+                access::revoke_token(&store, None, id).await?,
                 "there is no token {id}: see `walhook token list`"
             );
         }
@@ -79,6 +103,17 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
 
 fn name(text: &str) -> Result<String, TextFault> {
     text::name(text).map(str::to_owned)
+}
+
+/// Parses a day in the future, and returns its end.
+fn end_of_day(text: &str) -> Result<Timestamp, String> {
+    let day: Date = text
+        .parse()
+        .map_err(|_| "expected a day such as 2027-03-31")?;
+    let end = day.tomorrow().and_then(|next| next.to_zoned(TimeZone::UTC));
+    let end = end.map_err(|error| error.to_string())?.timestamp();
+
+    Ok(tokens::expiry(end, Timestamp::now())?)
 }
 
 /// Fails if the platform has no such user. Warns if it cannot be asked.
@@ -107,14 +142,21 @@ async fn verify_user(config: &Config, user: &UserId) -> anyhow::Result<()> {
     Ok(())
 }
 
-const COLUMNS: [&str; 5] = ["ID", "USER", "CREATED", "REVOKED", "NAME"];
+const COLUMNS: [&str; 8] = [
+    "ID", "USER", "CREATED", "SCOPE", "EXPIRES", "LAST USED", "REVOKED", "NAME",
+];
 
-fn cells(token: &access::Token) -> [String; 5] {
+fn cells(token: &access::Token) -> [String; 8] {
+    let time = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), millis);
+
     [
         token.id.to_string(),
         token.user.to_string(),
         millis(token.created_at),
-        token.revoked_at.map_or_else(|| "-".to_owned(), millis),
+        token.scope.as_str().to_owned(),
+        time(token.expires_at),
+        time(token.used_at),
+        time(token.revoked_at),
         token.name.clone(),
     ]
 }
@@ -124,6 +166,9 @@ fn json_line(token: &access::Token) -> String {
         "id": token.id,
         "user": token.user.to_string(),
         "created_at": millis(token.created_at),
+        "scope": token.scope.as_str(),
+        "expires_at": token.expires_at.map(millis),
+        "last_used_at": token.used_at.map(millis),
         "revoked_at": token.revoked_at.map(millis),
         "name": token.name,
     });

@@ -16,11 +16,12 @@ use crate::domain::text::MAX_BODY;
 
 const PREFIX: &str = "WALHOOK_";
 /// Keys whose value may be read from a file, named by `WALHOOK_…_FILE`.
-const SECRET_KEYS: [&str; 8] = [
+const SECRET_KEYS: [&str; 9] = [
     "source.url",
     "store.url",
     "secrets.master_key",
     "mail.smtp_url",
+    "operator.secret",
     "delivery.proxy",
     "auth.jwt.jwks_url",
     "auth.jwt.secret",
@@ -287,6 +288,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     }
 
     access::check(config).map_err(ConfigError::Invalid)?;
+    config.operator.check().map_err(ConfigError::Invalid)?;
     config.mail.check().map_err(ConfigError::Invalid)?;
     config.delivery.proxy().map_err(ConfigError::Invalid)?;
     config.tracing.check().map_err(ConfigError::Invalid)?;

@@ -28,6 +28,7 @@ mod auth;
 mod load;
 mod mail;
 mod mapping;
+mod operator;
 mod otlp;
 mod proxy;
 mod source;
@@ -46,6 +47,7 @@ pub use auth::{Auth, Jwt};
 pub use load::{ConfigError, Sources, load, validate_text};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{Condition, TableMapping, TableMappings};
+pub use operator::Operator;
 pub use otlp::{Collector, Tracing};
 pub use proxy::Proxy;
 pub use source::{AwaitVisibility, CaptureMode, ReplicaIdentity, Source};
@@ -65,6 +67,7 @@ section! { Config:
     auth: Auth,
     shutdown: Shutdown,
     mail: Mail,
+    operator: Operator,
     secrets: Secrets,
     retention: Retention,
     log: Log,
@@ -217,7 +220,7 @@ section! { Limits:
     /// Open streams and long polls of the feed that one user may have. Each new event is read once
     /// for each of them.
     streams_per_user: u32 = 100,
-    /// API requests per second and API token (per user with the platform's own tokens).
+    /// API requests per second and user, however they are authenticated.
     requests_per_second: u32 = 100,
     /// API requests that may exceed the rate at once.
     burst: u32 = 200,

@@ -8,7 +8,7 @@ pub use super::signer::Signer;
 
 use super::signer::standard_header;
 use crate::domain::delivery::{Delivery, Signatures};
-use crate::domain::event::{EventKind, omitted_bytes};
+use crate::domain::event::omitted_bytes;
 use crate::domain::time;
 
 /// The content of a request, without the time and the signatures.
@@ -17,7 +17,8 @@ pub struct Notification<'a> {
     pub delivery: Uuid,
     pub webhook: Uuid,
     pub event: Uuid,
-    pub kind: EventKind,
+    /// The name of the event type.
+    pub kind: &'static str,
     pub occurred_at: Timestamp,
     pub data: &'a str,
     pub attempt: u16,
@@ -32,7 +33,7 @@ impl<'a> From<&'a Delivery> for Notification<'a> {
             delivery: delivery.id,
             webhook: delivery.webhook,
             event: delivery.event,
-            kind: delivery.kind,
+            kind: delivery.kind.as_str(),
             occurred_at: delivery.occurred_at,
             data: &delivery.data,
             attempt: delivery.attempt,
@@ -137,7 +138,7 @@ fn headers(
     let mut headers = vec![
         ("X-Webhook-Signature", hex::encode(signatures.body)),
         ("X-Webhook-Timestamp", timestamp),
-        ("X-Webhook-Event", notification.kind.as_str().to_owned()),
+        ("X-Webhook-Event", notification.kind.to_owned()),
         ("X-Webhook-Id", notification.webhook.to_string()),
         ("User-Agent", user_agent.to_owned()),
         ("Content-Type", "application/json".to_owned()),
@@ -178,7 +179,7 @@ mod tests {
             delivery: "0195504c-a3a0-7abc-8def-0123456789ab".parse().unwrap(),
             webhook: "0195504c-0000-7000-8000-000000000001".parse().unwrap(),
             event: "0195504c-1111-7000-8000-000000000002".parse().unwrap(),
-            kind: EventKind::ReleaseDistributed,
+            kind: "release.distributed",
             occurred_at: "2026-03-01T09:04:59.123456Z".parse().unwrap(),
             data,
             attempt: 3,

@@ -2,6 +2,7 @@
 //! randomness.
 
 pub mod addons;
+pub mod audit;
 pub mod backoff;
 pub mod change;
 pub mod delivery;
@@ -16,11 +17,13 @@ pub mod lsn;
 pub mod members;
 mod named;
 pub mod notice;
+pub mod occurrence;
 pub mod ordering;
 pub mod position;
 pub mod publication;
 pub mod read_pages;
 mod reserved;
+pub mod scope;
 pub mod sealed;
 pub mod sequence;
 pub mod settings;

@@ -59,18 +59,17 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Reads settings from the members of an object. Those that are absent stay as they are
-            /// in `present`; without it, they get their defaults.
+            /// Reads settings from the members of an object.
             fn of_members(
                 members: &mut Members,
-                present: Option<&Settings>,
+                base: Base<'_>,
                 $check_url: CheckUrl<'_>,
             ) -> Option<Settings> {
-                if present.is_none() {
+                if !matches!(base, Base::Edit(_)) {
                     REQUIRED.iter().for_each(|name| members.require(name));
                 }
 
-                let others = present.cloned().unwrap_or_default();
+                let others = base.others();
                 $( let $name = members.optional(stringify!($name), $check); )+
                 Some(Settings { $( $name: $name?.unwrap_or(others.$name) ),+ })
             }
@@ -167,25 +166,54 @@ settings! { |check_url|
         filter_schema();
 }
 
+/// What an object with settings changes, which decides about members that are absent.
+#[derive(Clone, Copy)]
+pub enum Base<'a> {
+    /// Nothing: they get their defaults.
+    New,
+    /// These settings: they stay as they are.
+    Edit(&'a Settings),
+    /// These settings as a whole: they get their defaults, except `active`, which is also a state.
+    Replacement(&'a Settings),
+}
+
+impl<'a> Base<'a> {
+    pub fn present(self) -> Option<&'a Settings> {
+        match self {
+            Base::New => None,
+            Base::Edit(present) | Base::Replacement(present) => Some(present),
+        }
+    }
+
+    /// The settings that absent members get.
+    fn others(self) -> Settings {
+        match self {
+            Base::New => Settings::default(),
+            Base::Edit(present) => present.clone(),
+            Base::Replacement(present) => Settings {
+                active: present.active,
+                ..Settings::default()
+            },
+        }
+    }
+}
+
 /// What an object with settings is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     Create,
+    /// The webhook is named elsewhere.
+    Replace,
     Edit,
     Show,
 }
 
 impl Settings {
-    /// Reads the settings that an object gives; the others stay as they are in `present`. Without
-    /// it, the webhook is new.
-    pub fn read(
-        json: &[u8],
-        present: Option<&Settings>,
-        check_url: CheckUrl<'_>,
-    ) -> Checked<Settings> {
+    /// Reads the settings that an object gives.
+    pub fn read(json: &[u8], base: Base<'_>, check_url: CheckUrl<'_>) -> Checked<Settings> {
         let values = serde_json::from_slice(json).map_err(invalid)?;
         Members::read(values, |members| {
-            Settings::of_members(members, present, check_url)
+            Settings::of_members(members, base, check_url)
         })
     }
 
@@ -206,20 +234,22 @@ impl Settings {
         let defaults = json!(Settings::default());
 
         for (name, documentation, mut setting) in schemas() {
-            let is_required = REQUIRED.contains(&name);
+            let is_named = purpose == Purpose::Replace && name == "name";
+            let is_required = REQUIRED.contains(&name) && !is_named;
+            let is_whole = matches!(purpose, Purpose::Create | Purpose::Replace);
             setting["description"] = documentation.trim().trim_end_matches('.').into();
 
             if purpose != Purpose::Show && setting["type"] == "object" {
                 setting = nullable(setting);
             }
 
-            if purpose == Purpose::Create && !is_required {
+            if is_whole && !is_required && !is_named {
                 setting["default"] = defaults[name].clone();
             }
 
             schema["properties"][name] = setting;
 
-            if purpose == Purpose::Show || (purpose == Purpose::Create && is_required) {
+            if purpose == Purpose::Show || (is_whole && is_required) {
                 match schema["required"].as_array_mut() {
                     Some(required) => required.push(name.into()),
                     None => schema["required"] = json!([name]),
@@ -413,7 +443,7 @@ mod tests {
             .as_object_mut()
             .unwrap()
             .extend(json.as_object().unwrap().clone());
-        Settings::read(settings.to_string().as_bytes(), None, &parse)
+        Settings::read(settings.to_string().as_bytes(), Base::New, &parse)
     }
 
     #[track_caller]

@@ -13,6 +13,11 @@ pub fn may_change(request: &HeaderMap, etag: &str) -> bool {
     is_wanted && !names_weakly(request, etag)
 }
 
+/// Whether a request with these headers may create what does not exist yet.
+pub fn may_create(request: &HeaderMap) -> bool {
+    !request.contains_key(header::IF_MATCH)
+}
+
 /// Responds to a GET with 304 if the client has what it requests.
 pub async fn not_modified(request: Request, next: Next) -> Response {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);

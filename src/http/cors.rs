@@ -32,12 +32,20 @@ pub fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {
         header::LOCATION,
         header::RETRY_AFTER,
         custom("idempotency-replayed"),
+        custom("ratelimit"),
+        custom("ratelimit-policy"),
         custom("x-request-id"),
     ];
 
     let layer = CorsLayer::new()
         .allow_origin(origins.to_vec())
-        .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
+        .allow_methods([
+            Method::GET,
+            Method::POST,
+            Method::PUT,
+            Method::PATCH,
+            Method::DELETE,
+        ])
         .allow_headers(sent)
         .expose_headers(shown)
         .max_age(PREFLIGHT_AGE);

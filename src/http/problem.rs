@@ -12,6 +12,8 @@ use crate::manage::Fault;
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
+pub const CONTENT_TYPE: &str = "application/problem+json";
+
 /// An error response. Boxed, so that the results of handlers are small.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", .0.detail)]
@@ -46,6 +48,10 @@ pub struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schema(required = false)]
     errors: &'a [FieldError],
+    /// The same as in the header `X-Request-Id`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = true, nullable = false)]
+    request_id: Option<&'a str>,
 }
 
 /// A kind of error: its status, its stable name, its title, and what a client can do about it.
@@ -77,6 +83,8 @@ kinds! {
         "Send a token that is neither revoked nor expired, as `Authorization: Bearer <token>`.";
     CROSS_SITE: FORBIDDEN, "cross-site-request", "Refused",
         "A page of another site made the browser send the request. Open this service itself, or use a token.";
+    READ_ONLY: FORBIDDEN, "read-only-token", "The token may only read",
+        "The token, or the session that was opened with it, has the scope `read_only`. Use one with the scope `full`.";
     NOT_FOUND: NOT_FOUND, "not-found", "Not found",
         "The path does not exist, or the resource does not exist or belongs to another user.";
     METHOD_NOT_ALLOWED: METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed",
@@ -85,6 +93,10 @@ kinds! {
         "The body must arrive within 30 seconds.";
     WEBHOOK_LIMIT: CONFLICT, "webhook-limit-reached", "Webhook limit reached",
         "A user may have a limited number of webhooks. Delete one first.";
+    TOKEN_LIMIT: CONFLICT, "token-limit-reached", "Token limit reached",
+        "A user may have a limited number of valid tokens. Revoke one first.";
+    AMBIGUOUS_NAME: CONFLICT, "ambiguous-name", "Several webhooks have this name",
+        "Names need not be unique, except where they identify a webhook. Rename or delete all but one of those in the detail.";
     WEBHOOK_INACTIVE: CONFLICT, "webhook-inactive", "The webhook is inactive",
         "Nothing is delivered to an inactive webhook. Activate it first.";
     NOT_REDELIVERABLE: CONFLICT, "not-redeliverable", "The entry cannot be redelivered",
@@ -110,7 +122,7 @@ kinds! {
     TOO_MANY_STREAMS: TOO_MANY_REQUESTS, "too-many-streams", "Too many open streams",
         "Close a stream or a long poll first.";
     INTERNAL: INTERNAL_SERVER_ERROR, "internal-error", "Internal error",
-        "A fault of the service. Its operator finds the request in the server log by `X-Request-Id`.";
+        "A fault of the service. Its operator finds the request in the server log by `request_id`.";
     UNAVAILABLE: SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable",
         "Send the request again after `Retry-After`.";
 }
@@ -165,8 +177,8 @@ impl Problem {
         self.header(header::RETRY_AFTER, seconds)
     }
 
-    /// The response's body.
-    pub fn json(&self) -> serde_json::Value {
+    /// The response's body. Without the id of the request, which is added later.
+    pub fn json(&self, request_id: Option<&str>) -> serde_json::Value {
         let kind = self.0.kind;
         let body = ProblemBody {
             kind: format!("/problems/{}", kind.slug),
@@ -174,6 +186,7 @@ impl Problem {
             status: kind.status(),
             detail: &self.0.detail,
             errors: &self.0.errors,
+            request_id,
         };
         serde_json::to_value(body).expect("strings and numbers can be serialized")
     }
@@ -221,6 +234,10 @@ impl Problem {
 
     pub fn cross_site() -> Problem {
         CROSS_SITE.problem()
+    }
+
+    pub fn read_only() -> Problem {
+        READ_ONLY.problem()
     }
 
     pub fn not_found(detail: &'static str) -> Problem {
@@ -316,9 +333,9 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let json = self.json().to_string();
+        let json = self.json(None).to_string();
         let Problem(details) = self;
-        let content_type = (header::CONTENT_TYPE, "application/problem+json");
+        let content_type = (header::CONTENT_TYPE, CONTENT_TYPE);
         let mut response = (details.kind.status, [content_type], json).into_response();
 
         if details.is_transient {
@@ -341,12 +358,15 @@ impl From<Fault> for Problem {
             Fault::NoSuchWebhook
             | Fault::NoSuchLogEntry
             | Fault::NoSuchEvent
-            | Fault::NoSuchJob => NOT_FOUND.with(detail),
+            | Fault::NoSuchJob
+            | Fault::NoSuchToken => NOT_FOUND.with(detail),
             Fault::BlockedHost(reason) => {
                 Problem::validation(vec![FieldError::new("/url", reason).transient()])
             }
             Fault::InvalidSettings(errors) => Problem::validation(errors),
             Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
+            Fault::AmbiguousName { .. } => AMBIGUOUS_NAME.with(detail),
+            Fault::TokenLimit { .. } => TOKEN_LIMIT.with(detail),
             Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
             Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),
             Fault::Cancelling => UNAVAILABLE.with(detail).retry_after(5),

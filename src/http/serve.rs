@@ -33,6 +33,7 @@ use super::budget::{Budget, Exhausted, PATIENCE, Share, Unsent};
 use super::clients::{
     ClientConnection, Clients, ConnectionPhase, Evict, Occupied, Registration, SilenceLimits,
 };
+use super::middleware::RequestId;
 use super::problem::Problem;
 use super::wire::{Produced, Watched};
 use crate::config::Http;
@@ -291,7 +292,8 @@ impl HttpServer {
 
     /// Handles a request. Dropped when the client disconnects, which cancels the request's
     /// statements.
-    async fn respond(&self, request: Request, client: &Arc<ClientConnection>) -> Response {
+    async fn respond(&self, mut request: Request, client: &Arc<ClientConnection>) -> Response {
+        let id = RequestId::of(&mut request);
         let response = match self.handle(request, client).await {
             Ok((response, occupied)) => {
                 let reserved = self.reserve(response, &occupied.share()).await;
@@ -304,6 +306,7 @@ impl HttpServer {
         };
 
         let (response, unsent) = response.unwrap_or_else(|problem| (problem.into_response(), None));
+        let response = id.mark(response).await;
         if response.status() == StatusCode::TOO_MANY_REQUESTS
             && let Ok(_waiting) = self.rejections.try_acquire()
         {

@@ -1,6 +1,8 @@
 //! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown
 //! to users.
 
+use uuid::Uuid;
+
 use crate::domain::members::FieldError;
 use crate::store::StoreError;
 
@@ -18,6 +20,10 @@ pub enum Fault {
     TooManyStreams,
     #[error("the webhook has no such job")]
     NoSuchJob,
+    #[error("there is no such token")]
+    NoSuchToken,
+    #[error("a user may have {limit} valid tokens: revoke one first")]
+    TokenLimit { limit: u32 },
     /// Every other check of the URL passed, but its host resolves to an address that must not be
     /// called. DNS may change, so the same request may succeed later.
     #[error("{0}")]
@@ -27,6 +33,9 @@ pub enum Fault {
     InvalidSettings(Vec<FieldError>),
     #[error("a user may have {limit} webhooks: delete one first")]
     WebhookLimit { limit: u32 },
+    /// Several webhooks have the name that should identify one.
+    #[error("several webhooks have this name: rename or delete all but one of {}", join(.ids))]
+    AmbiguousName { ids: Vec<Uuid> },
     /// The caller's condition on the webhook's settings does not hold.
     #[error("the webhook's version does not meet the condition of the request: read it again")]
     VersionMismatch,
@@ -57,6 +66,11 @@ pub enum Fault {
     /// A fault of Walhook itself. It is logged where it occurs.
     #[error("internal error")]
     Internal,
+}
+
+fn join(ids: &[Uuid]) -> String {
+    let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
+    ids.join(", ")
 }
 
 fn describe(errors: &[FieldError]) -> String {

@@ -6,16 +6,21 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use governor::clock::Clock;
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::{Quota, RateLimiter};
 use parking_lot::Mutex;
 
 /// Limits how often something happens, by key.
 pub struct RateLimit<K: Eq + Hash + Clone> {
     /// None if the rate is unlimited.
-    limiter: Option<DefaultKeyedRateLimiter<K>>,
+    limiter: Option<Limiter<K>>,
     checks: AtomicU64,
 }
+
+type Limiter<K> =
+    RateLimiter<K, DefaultKeyedStateStore<K>, DefaultClock, StateInformationMiddleware>;
 
 /// Keys that were not used for a while are removed after this many checks, which bounds the memory
 /// that they take.
@@ -30,7 +35,7 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
         });
 
         RateLimit {
-            limiter: quota.map(RateLimiter::keyed),
+            limiter: quota.map(limiter),
             checks: AtomicU64::new(0),
         }
     }
@@ -39,15 +44,16 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
     pub fn per_minute(rate: NonZeroU32, burst: NonZeroU32) -> RateLimit<K> {
         let quota = Quota::per_minute(rate).allow_burst(burst);
         RateLimit {
-            limiter: Some(RateLimiter::keyed(quota)),
+            limiter: Some(limiter(quota)),
             checks: AtomicU64::new(0),
         }
     }
 
-    /// Counts one use of the key. The error is the number of seconds to wait.
-    pub fn check(&self, key: &K) -> Result<(), u64> {
+    /// Counts one use of the key, and returns how many more are allowed at once. The error is the
+    /// number of seconds to wait.
+    pub fn check(&self, key: &K) -> Result<u32, u64> {
         let Some(limiter) = &self.limiter else {
-            return Ok(());
+            return Ok(u32::MAX);
         };
 
         if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS
@@ -56,11 +62,16 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
             limiter.retain_recent();
         }
 
-        limiter.check_key(key).map_err(|refusal| {
+        let checked = limiter.check_key(key).map_err(|refusal| {
             let wait = refusal.wait_time_from(limiter.clock().now());
             wait.as_millis().div_ceil(1_000).max(1) as u64
-        })
+        });
+        checked.map(|state| state.remaining_burst_capacity())
     }
+}
+
+fn limiter<K: Eq + Hash + Clone>(quota: Quota) -> Limiter<K> {
+    RateLimiter::keyed(quota).with_middleware()
 }
 
 /// Limits how many operations with the same key are in progress. Clones share the counts.

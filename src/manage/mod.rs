@@ -37,13 +37,18 @@ pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::page::{Cursor, List, ListPage, MalformedCursor};
 pub use self::receivers::{Receivers, RenderedRequest, UncallableHost};
 pub use self::service::Manage;
+pub use self::sessions::Principal;
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
-pub use self::webhooks::{UpdatedWebhook, VersionCondition, Warning, WebhookWithSecret, version};
+pub use self::tokens::TokenWithText;
+pub use self::webhooks::{
+    PutWebhook, UpdatedWebhook, VersionCondition, Warning, WebhookWithSecret, version,
+};
 pub use crate::domain::ordering::Ordering;
+pub use crate::domain::scope::Scope;
 pub use crate::domain::signing::Signing;
-pub use crate::store::access::LONGEST_LIFE as SESSION_LIFETIME;
-pub use crate::store::audit::{Actor, Via};
+pub use crate::store::access::{LONGEST_LIFE as SESSION_LIFETIME, NewToken, Token};
+pub use crate::store::audit::{Action, Actor, Record as AuditRecord, RecordFilter, Via};
 pub use crate::store::feed::{
     Event, EventDelivery, EventHeadline, FeedFilter, PageSize as FeedPageSize,
 };

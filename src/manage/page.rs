@@ -15,6 +15,8 @@ pub enum List {
     Log(Uuid),
     /// The jobs of a webhook.
     Jobs(Uuid),
+    Tokens,
+    Audit,
 }
 
 impl List {
@@ -24,6 +26,8 @@ impl List {
             List::Webhooks => ("webhooks", Uuid::nil()),
             List::Log(webhook) => ("log", webhook),
             List::Jobs(webhook) => ("jobs", webhook),
+            List::Tokens => ("tokens", Uuid::nil()),
+            List::Audit => ("audit", Uuid::nil()),
         };
 
         let digest = Sha256::new()
@@ -57,6 +61,11 @@ impl fmt::Display for Cursor {
 }
 
 impl Cursor {
+    /// The highest id before that of the cursor, where a list goes from high to low.
+    pub(super) fn before(self) -> Uuid {
+        Uuid::from_u128(self.id.as_u128().saturating_sub(1))
+    }
+
     /// Parses a cursor of this list.
     pub fn parse(list: List, text: &str) -> Result<Cursor, MalformedCursor> {
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| MalformedCursor)?;

@@ -39,7 +39,8 @@ impl Searches {
 
     /// Counts a search. Fails if the user has made too many in the last seconds.
     pub fn count(&self, user: &UserId) -> Result<()> {
-        self.rate.check(user).map_err(too_many_searches)
+        self.rate.check(user).map_err(too_many_searches)?;
+        Ok(())
     }
 
     /// Counts a search of a delivery log, which lasts until the permit is dropped.

@@ -8,28 +8,49 @@ use super::fault::{Fault, Result};
 use super::service::Manage;
 use super::tokens::{TOKEN_LENGTH, hash, is_api_token, random_text};
 use crate::domain::event::UserId;
-use crate::store::access::{self, Session};
+use crate::domain::scope::Scope;
+use crate::store::access::{self, TokenUser};
 use crate::store::audit::{Actor, Via};
 use crate::telemetry::recurring;
 
+/// A user who was authenticated, and what the request may do.
+#[derive(Clone, Debug)]
+pub struct Principal {
+    pub actor: Actor,
+    pub scope: Scope,
+}
+
 impl Manage {
-    /// Returns the id of an API token, and the user that it stands for. None if the token is
-    /// unknown or revoked.
-    pub async fn token_user(&self, token: &str) -> Result<Option<(Uuid, UserId)>> {
+    /// Returns the user that an API token stands for. None if the token is unknown, revoked or
+    /// expired.
+    pub async fn token_principal(&self, token: &str) -> Result<Option<Principal>> {
         if !is_api_token(token) || token.len() != TOKEN_LENGTH {
             return Ok(None);
         }
 
-        Ok(access::token_user(&self.store, &hash(token)).await?)
+        let found = access::token_user(&self.store, &hash(token)).await?;
+        Ok(found.map(
+            |TokenUser {
+                 id, user, scope, ..
+             }| Principal {
+                actor: Actor {
+                    user,
+                    via: Via::Token(id),
+                },
+                scope,
+            },
+        ))
     }
 
-    /// Returns the signed-in user of a session. None if the session has ended or its API token was
-    /// revoked.
-    pub async fn session_actor(&self, session: &str) -> Result<Option<Actor>> {
+    /// Returns the signed-in user of a session. None if the session or its API token has ended.
+    pub async fn session_principal(&self, session: &str) -> Result<Option<Principal>> {
         let found = access::find_session(&self.store, &hash(session)).await?;
-        Ok(found.map(|Session { user, token, .. }| Actor {
-            user,
-            via: Via::Session(token),
+        Ok(found.map(|found| Principal {
+            actor: Actor {
+                user: found.user,
+                via: Via::Session(found.token),
+            },
+            scope: found.scope,
         }))
     }
 

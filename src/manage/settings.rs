@@ -12,7 +12,7 @@ use super::service::Manage;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::headers::CustomHeaders;
 use crate::domain::members::FieldError;
-use crate::domain::settings::Settings;
+use crate::domain::settings::{Base, Settings};
 use crate::events::{Statuses, statuses};
 use crate::telemetry::recurring;
 use crate::vault::Sealed;
@@ -21,15 +21,11 @@ use crate::vault::Sealed;
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Manage {
-    /// Reads the settings that a JSON object gives to a webhook with these settings, or to a new
-    /// one.
-    pub(super) fn read_settings(
-        &self,
-        json: &[u8],
-        present: Option<&Settings>,
-    ) -> Result<Settings> {
+    /// Reads the settings that a JSON object gives to a webhook.
+    pub(super) fn read_settings(&self, json: &[u8], base: Base<'_>) -> Result<Settings> {
+        let present = base.present();
         let check_url = |url: &str| self.receivers.check_url(url).map(String::from);
-        let settings = Settings::read(json, present, &check_url).map_err(Fault::InvalidSettings)?;
+        let settings = Settings::read(json, base, &check_url).map_err(Fault::InvalidSettings)?;
         let has_moved =
             present.is_some_and(|present| !has_same_origin(&settings.url, &present.url));
         let mut errors = Vec::new();

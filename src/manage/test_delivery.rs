@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
@@ -46,10 +47,12 @@ impl Manage {
         // A task of its own: the attempt is logged even if the client disconnects.
         let manage = self.clone();
         let actor = actor.clone();
-        let task = tokio::spawn(async move {
+        let test = async move {
             let _permit = permit;
             manage.attempt_test(&actor, webhook, kind).await
-        });
+        };
+
+        let task = tokio::spawn(test.in_current_span());
 
         task.await.map_err(|_| Fault::Internal)?
     }

@@ -7,6 +7,7 @@
 
 mod mailer;
 mod message;
+pub mod operator;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,16 @@
 //! API tokens, sessions of the web UI, and used sign-in links. The store has their hashes only.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor, Via};
-use super::statement::{Statements, from_row};
+use super::statement::{Params, Statements, from_row};
 use super::{Result, Store};
 use crate::domain::event::UserId;
+use crate::domain::scope::Scope;
 use crate::sql::store as sql;
 use crate::vault::Sealed;
 
@@ -18,48 +20,127 @@ pub struct Token {
     pub id: Uuid,
     pub user: UserId,
     pub name: String,
+    pub scope: Scope,
     pub created_at: Timestamp,
+    /// None if it does not expire.
+    pub expires_at: Option<Timestamp>,
+    /// When it was last used, to the minute.
+    pub used_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
 }
 
-from_row! { Token { id, user = "user_id", name, created_at, revoked_at } }
+from_row! { Token { id, user = "user_id", name, scope, created_at, expires_at, used_at, revoked_at } }
 
-/// Inserts a token by its hash.
+/// A token to create.
+#[derive(Clone, Debug)]
+pub struct NewToken {
+    pub name: String,
+    pub scope: Scope,
+    pub expires_at: Option<Timestamp>,
+}
+
+impl NewToken {
+    /// A token for everything, which does not expire.
+    pub fn named(name: &str) -> NewToken {
+        NewToken {
+            name: name.to_owned(),
+            scope: Scope::Full,
+            expires_at: None,
+        }
+    }
+}
+
+/// How many revoked and expired tokens of a user are kept: more than a list is read for, so that
+/// creating and revoking tokens does not fill the disk.
+const MOST_ENDED: i64 = 100;
+
+/// Inserts a token by its hash. Returns `None` if the user has `most` valid ones.
 pub async fn insert_token(
     store: &Store,
-    id: Uuid,
-    user: &UserId,
-    name: &str,
+    actor: &Actor,
+    new: &NewToken,
     hash: &[u8; 32],
-) -> Result<()> {
-    let actor = Actor {
-        user: user.clone(),
-        via: Via::CommandLine,
-    };
+    most: i64,
+) -> Result<Option<Token>> {
+    let id = Uuid::now_v7();
+    let user = &actor.user;
+    let scope = new.scope.as_str();
+    let params: &Params<'_> = &[
+        &id,
+        user,
+        &new.name,
+        &scope,
+        &&hash[..],
+        &new.expires_at,
+        &most,
+    ];
 
     store
         .transaction(async |transaction| {
+            transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
+            if transaction.run(sql::api_token::INSERT, params).await? == 0 {
+                return Ok(None);
+            }
+
+            let keep: &Params<'_> = &[user, &MOST_ENDED];
+            transaction.run(sql::api_token::LIMIT, keep).await?;
+            audit::record(transaction, actor, Action::TokenCreated, id, &[]).await?;
+
+            let inserted: &Params<'_> = &[user, &id, &id, &1_i64];
             transaction
-                .run(sql::api_token::INSERT, &[&id, user, &name, &&hash[..]])
-                .await?;
-            audit::record(transaction, &actor, Action::TokenCreated, id, &[]).await
+                .fetch_optional(sql::api_token::OF_USER, inserted)
+                .await
         })
         .await
 }
 
-/// Returns the id and the user of the token with this hash. None if there is no such token or it is
-/// revoked.
-pub async fn token_user(store: &Store, hash: &[u8; 32]) -> Result<Option<(Uuid, UserId)>> {
-    store
-        .fetch_optional(sql::api_token::FIND_USER, &[&&hash[..]])
-        .await
+/// The user of a valid token.
+#[derive(Clone, Debug)]
+pub struct TokenUser {
+    pub id: Uuid,
+    pub user: UserId,
+    pub scope: Scope,
+    /// Whether the time of the last use is out of date.
+    stale: bool,
 }
 
-/// Lists one user's tokens or all, oldest first, revoked ones included.
+from_row! { TokenUser { id, user = "user_id", scope, stale } }
+
+/// Returns the user of the token with this hash. None if there is no such token, or if it is
+/// revoked or expired. Records the use once a minute.
+pub async fn token_user(store: &Store, hash: &[u8; 32]) -> Result<Option<TokenUser>> {
+    let found: Option<TokenUser> = store
+        .fetch_optional(sql::api_token::FIND_USER, &[&&hash[..]])
+        .await?;
+
+    if let Some(TokenUser {
+        id, stale: true, ..
+    }) = &found
+    {
+        // A request that reads must not fail because the time cannot be written.
+        let _ = store.run(sql::api_token::TOUCH, &[id]).await;
+    }
+
+    Ok(found)
+}
+
+/// Lists one user's tokens or all, oldest first, with those that are revoked or expired.
 pub async fn list_tokens(store: &Store, user: Option<&UserId>) -> Result<Vec<Token>> {
     store
         .fetch_all(sql::api_token::LIST, &[&user.map(|user| &*user.0)])
         .await
+}
+
+/// Returns the user's tokens with these ids, newest first.
+pub async fn tokens_of(
+    store: &Store,
+    user: &UserId,
+    ids: RangeInclusive<Uuid>,
+    limit: usize,
+) -> Result<Vec<Token>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let params: &Params<'_> = &[user, ids.start(), ids.end(), &limit];
+    store.fetch_all(sql::api_token::OF_USER, params).await
 }
 
 struct Revoked {
@@ -70,18 +151,21 @@ struct Revoked {
 
 from_row! { Revoked { user = "user_id", ended_now } }
 
-/// Revokes a token. False if there is no such token.
-pub async fn revoke_token(store: &Store, id: Uuid) -> Result<bool> {
+/// Revokes a token: of the actor, or without one of any user, as the operator. False if there is no
+/// such token.
+pub async fn revoke_token(store: &Store, actor: Option<&Actor>, id: Uuid) -> Result<bool> {
+    let owner = actor.map(|actor| &actor.user);
+
     store
         .transaction(async |transaction| {
             let revoked: Option<Revoked> = transaction
-                .fetch_optional(sql::api_token::REVOKE, &[&id])
+                .fetch_optional(sql::api_token::REVOKE, &[&id, &owner])
                 .await?;
             let Some(Revoked { user, ended_now }) = revoked else {
                 return Ok(false);
             };
 
-            let via = Via::CommandLine;
+            let via = actor.map_or(Via::CommandLine, |actor| actor.via);
             let actor = Actor { user, via };
             if ended_now {
                 audit::record(transaction, &actor, Action::TokenRevoked, id, &[]).await?;
@@ -107,11 +191,12 @@ pub struct Session {
     pub user: UserId,
     /// The API token that the user signed in with.
     pub token: Option<Uuid>,
+    pub scope: Scope,
     /// Whether the time of the last use is out of date.
     stale: bool,
 }
 
-from_row! { Session { user = "user_id", token = "token_id", stale } }
+from_row! { Session { user = "user_id", token = "token_id", scope, stale } }
 from_row! { Sealed { bytes = "secret", key_id = "secret_key_id" } }
 
 /// Inserts a session by the hash of its id, and records the sign-in.

@@ -7,8 +7,9 @@ use postgres_types::ToSql;
 use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid};
 
-use super::statement::Statements;
+use super::statement::{Params, Statements, from_row};
 use super::{Result, Store, lowest_id_at, start_of_day};
+pub use crate::domain::audit::Action;
 use crate::domain::event::UserId;
 use crate::sql::store as sql;
 
@@ -37,45 +38,76 @@ pub enum Via {
     Automatic,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    WebhookCreated,
-    WebhookUpdated,
-    WebhookDeleted,
-    WebhookDisabled,
-    SecretRegenerated,
-    TokenCreated,
-    TokenRevoked,
-    DeliveryRedelivered,
-    RecoveryBegun,
-    ReplayStarted,
-    JobCancelled,
-    WebhookTested,
-    /// To the web UI.
-    SignedIn,
-    /// The record has the erasure's id only.
-    UserErased,
-}
+impl Via {
+    /// Every name that [`Via::as_str`] returns.
+    pub const NAMES: [&'static str; 5] = ["token", "jwt", "session", "command_line", "automatic"];
 
-impl Action {
-    pub const fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
+        let [token, jwt, session, command_line, automatic] = Via::NAMES;
+
         match self {
-            Action::WebhookCreated => "webhook.created",
-            Action::WebhookUpdated => "webhook.updated",
-            Action::WebhookDeleted => "webhook.deleted",
-            Action::WebhookDisabled => "webhook.disabled",
-            Action::SecretRegenerated => "webhook.secret_regenerated",
-            Action::TokenCreated => "token.created",
-            Action::TokenRevoked => "token.revoked",
-            Action::DeliveryRedelivered => "webhook.redelivered",
-            Action::RecoveryBegun => "webhook.recovery_begun",
-            Action::ReplayStarted => "webhook.replay_started",
-            Action::JobCancelled => "webhook.job_cancelled",
-            Action::WebhookTested => "webhook.tested",
-            Action::SignedIn => "user.signed_in",
-            Action::UserErased => "user.erased",
+            Via::Token(_) => token,
+            Via::Jwt => jwt,
+            Via::Session(_) => session,
+            Via::CommandLine => command_line,
+            Via::Automatic => automatic,
         }
     }
+}
+
+/// What a user's audit log shows of a change.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub id: Uuid,
+    pub at: Timestamp,
+    pub via: String,
+    /// The API token of the request. Its name is None if it was removed.
+    pub token: Option<Uuid>,
+    pub token_name: Option<String>,
+    pub action: String,
+    /// The webhook or token that was changed. Its name is None if it was removed.
+    pub subject: Option<Uuid>,
+    pub subject_name: Option<String>,
+    pub changed: Vec<String>,
+    /// How many changes the record stands for, and when the last of several was made.
+    pub count: u64,
+    pub last_at: Option<Timestamp>,
+}
+
+from_row!(Record {
+    id,
+    at,
+    via,
+    token = "token_id",
+    token_name,
+    action,
+    subject,
+    subject_name,
+    changed,
+    count,
+    last_at
+});
+
+/// Which records to list.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordFilter {
+    /// Only those of this webhook or token.
+    pub subject: Option<Uuid>,
+    pub action: Option<Action>,
+}
+
+/// Returns the user's records with ids less than `before`, newest first.
+pub async fn list(
+    store: &Store,
+    user: &UserId,
+    filter: RecordFilter,
+    before: Uuid,
+    limit: usize,
+) -> Result<Vec<Record>> {
+    let action = filter.action.map(Action::as_str);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let params: &Params<'_> = &[user, &before, &filter.subject, &action, &limit];
+    store.fetch_all(sql::audit::LIST, params).await
 }
 
 /// Records that `actor` changed the webhook, token or session `subject`; `changed` names the
@@ -87,13 +119,13 @@ pub async fn record(
     subject: Uuid,
     changed: &[&str],
 ) -> Result<()> {
-    let (via, token) = match actor.via {
-        Via::Token(token) => ("token", Some(token)),
-        Via::Jwt => ("jwt", None),
-        Via::Session(token) => ("session", token),
-        Via::CommandLine => ("command_line", None),
-        Via::Automatic => ("automatic", None),
+    let token = match actor.via {
+        Via::Token(token) => Some(token),
+        Via::Session(token) => token,
+        Via::Jwt | Via::CommandLine | Via::Automatic => None,
     };
+
+    let via = actor.via.as_str();
 
     // Operators and Walhook itself are not limited: one row is shared with no transaction of
     // another user.

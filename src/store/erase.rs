@@ -50,11 +50,12 @@ pub const ACCESS: [Removal; 2] = [
 ];
 /// By user, after the events. The audit records are last: they name the webhooks, which an
 /// interrupted erasure needs when it is repeated.
-pub const RECORDS: [Removal; 5] = [
+pub const RECORDS: [Removal; 6] = [
     // Found by their labels.
     removal("copies of releases", sql::lookup_row::ERASE_RELEASES),
     removal("copies of labels", sql::lookup_row::ERASE_LABELS),
     removal("notices", sql::notice::ERASE),
+    removal("items of operator notices", sql::occurrence::ERASE),
     removal(
         "responses stored for idempotency keys",
         sql::idempotency::ERASE,

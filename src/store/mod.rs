@@ -26,6 +26,7 @@ pub mod lookup_rows;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
+pub mod occurrences;
 pub mod partitions;
 mod pool;
 pub mod processes;

@@ -27,6 +27,7 @@ use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
 use crate::domain::ordering::Ordering;
 use crate::domain::publication::PublicationMembers;
+use crate::domain::scope::Scope;
 use crate::domain::settings::Settings;
 use crate::domain::subject::EventFilter;
 use crate::postgres::DiskFault;
@@ -192,6 +193,8 @@ columns! {
     u64 = i64: |number| u64::try_from(number).map_err(|_| format!("{number} is negative")),
     Lsn = PgLsn: |lsn| Ok(Lsn(lsn.into())),
     UserId = String: |user| Ok(UserId(user.into())),
+    // A later build may know more. What this one does not know allows nothing but reading.
+    Scope = String: |name| Ok(name.parse().unwrap_or(Scope::ReadOnly)),
     // A later build may know more.
     Ordering = String: |name| Ok(name.parse().unwrap_or(Ordering::None)),
     PublicationMembers = Json<PublicationMembers>: |stored| Ok(stored.0),

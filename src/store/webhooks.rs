@@ -95,14 +95,29 @@ pub struct NewWebhook {
     pub pair: Option<SealedKeyPair>,
 }
 
-/// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of
-/// one user consecutive.
+/// Whether a new webhook may have the name of another one of its user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    Free,
+    Unique,
+}
+
+/// Why a webhook was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    LimitReached,
+    NameTaken,
+}
+
+/// Creates a webhook, unless the user has `limit` of them or its name is taken: a lock makes the
+/// creations of one user consecutive.
 pub async fn create(
     store: &Store,
     actor: &Actor,
     new: &NewWebhook,
+    naming: Naming,
     limit: u32,
-) -> Result<Option<Webhook>> {
+) -> Result<Result<Webhook, Refusal>> {
     let id = new.id;
     let user = &actor.user;
     let limit = i64::from(limit);
@@ -118,27 +133,44 @@ pub async fn create(
 
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let mut created = None;
 
     transaction.run(sql::webhook::LOCK_USER, &[user]).await?;
+
+    if naming == Naming::Unique {
+        let taken: Vec<Uuid> = transaction
+            .fetch_all(sql::webhook::FIND_BY_NAME, &[user, &new.settings.name])
+            .await?;
+
+        if !taken.is_empty() {
+            return Ok(Err(Refusal::NameTaken));
+        }
+    }
+
     let inserted: Option<Uuid> = transaction
         .fetch_optional(sql::webhook::INSERT, params)
         .await?;
 
-    if inserted.is_some() {
-        created = Some(
-            transaction
-                .fetch_one(sql::webhook::GET, &[user, &id, &id, &1_i64])
-                .await?,
-        );
-        sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
-
-        let given = new.settings.differences(&Settings::default());
-        audit::record(&transaction, actor, Action::WebhookCreated, id, &given).await?;
+    if inserted.is_none() {
+        return Ok(Err(Refusal::LimitReached));
     }
 
+    let created = transaction
+        .fetch_one(sql::webhook::GET, &[user, &id, &id, &1_i64])
+        .await?;
+    sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
+
+    let given = new.settings.differences(&Settings::default());
+    audit::record(&transaction, actor, Action::WebhookCreated, id, &given).await?;
     transaction.commit().await?;
-    Ok(created)
+
+    Ok(Ok(created))
+}
+
+/// Returns the ids of the user's webhooks with this name, the first ten.
+pub async fn find_by_name(store: &Store, user: &UserId, name: &str) -> Result<Vec<Uuid>> {
+    store
+        .fetch_all(sql::webhook::FIND_BY_NAME, &[user, &name])
+        .await
 }
 
 /// Returns the user's webhooks with ids greater than `after`, by id. That is the order of their

@@ -10,6 +10,7 @@ use axum::response::IntoResponse;
 use super::format::sentence;
 use super::page::{Frame, Section, with_status};
 use super::state::UiState;
+use crate::http::middleware::RequestId;
 use crate::http::problem::Problem;
 
 /// The reason why a page cannot be shown.
@@ -57,12 +58,18 @@ struct FailurePage {
     status: u16,
     title: &'static str,
     detail: String,
+    id: RequestId,
     /// Whether the same request may succeed later.
     retryable: bool,
 }
 
 /// Renders responses that carry the reason of an error.
-pub async fn render(State(state): State<UiState>, request: Request, next: Next) -> Response<Body> {
+pub async fn render(
+    State(state): State<UiState>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
+    let id = RequestId::of(&mut request);
     let mut response = next.run(request).await;
     let Some(problem) = response.extensions_mut().remove::<Problem>() else {
         return response;
@@ -74,6 +81,7 @@ pub async fn render(State(state): State<UiState>, request: Request, next: Next) 
         status: status.as_u16(),
         title: problem.title(),
         detail: sentence(problem.detail()),
+        id,
         retryable: matches!(
             status,
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS

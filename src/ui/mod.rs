@@ -2,6 +2,7 @@
 //! without scripts; one small script adds local times, dialogs and live updates.
 
 mod assets;
+mod audit;
 mod catalogue;
 mod charts;
 mod confirm;
@@ -29,6 +30,7 @@ mod state;
 mod stats;
 mod test;
 mod time;
+mod tokens;
 mod verify;
 mod visit;
 mod webhook;
@@ -90,6 +92,12 @@ pub fn router(state: UiState) -> Router {
         .route("/ui/events/{event}", get(events::show))
         .route("/ui/event-types", get(catalogue::show))
         .route("/ui/test", post(test::send))
+        .route("/ui/tokens", get(tokens::list).post(tokens::create))
+        .route(
+            "/ui/tokens/{token}/revoke",
+            get(tokens::ask).post(tokens::revoke),
+        )
+        .route("/ui/audit", get(audit::list))
         .route("/ui/assets/{name}", get(assets::serve))
         .route("/ui/", get(async || Redirect::to(HOME)))
         .route("/ui/{*rest}", any(async || PageError::no_such_page()))

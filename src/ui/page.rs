@@ -14,6 +14,8 @@ pub struct Frame {
     pub service: Arc<str>,
     /// The signed-in user.
     pub user: Option<String>,
+    /// Whether the user has signed in with a token that may only read.
+    pub is_read_only: bool,
     /// The result of the previous request.
     pub flash: Option<Flash>,
     pub section: Section,
@@ -26,6 +28,8 @@ pub struct Frame {
 pub enum Section {
     Webhooks,
     Events,
+    /// Tokens and the audit log.
+    Account,
     None,
 }
 
@@ -36,6 +40,7 @@ impl Frame {
         Frame {
             service: state.service.clone(),
             user: None,
+            is_read_only: false,
             flash: None,
             section,
             docs,

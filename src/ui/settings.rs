@@ -241,7 +241,12 @@ mod tests {
 
         let check_url = |url: &str| Ok(url.to_owned());
         let text = settings.to_string();
-        let read = Settings::read(text.as_bytes(), None, &check_url).unwrap();
+        let read = Settings::read(
+            text.as_bytes(),
+            crate::domain::settings::Base::New,
+            &check_url,
+        )
+        .unwrap();
         let mut errors = Errors::default();
         let again: Value = serde_json::from_str(&json(&fields(&read), &mut errors)).unwrap();
 

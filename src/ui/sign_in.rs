@@ -101,12 +101,12 @@ async fn use_link(
     };
 
     let current = if asks {
-        state.api.auth.session_actor(headers).await?
+        state.api.auth.session_principal(headers).await?
     } else {
         None
     };
 
-    let current = current.map(|actor| actor.user);
+    let current = current.map(|found| found.actor.user);
     let keeps_user = current.as_ref() == Some(&user);
     if asks && !keeps_user && (current.is_some() || is_cross_site(headers)) {
         let frame = Frame::new(state, Section::None);
@@ -145,7 +145,7 @@ pub async fn form(
 
     let login = Login::new(&state, &fields);
 
-    if state.api.auth.session_actor(&headers).await?.is_some() {
+    if state.api.auth.session_principal(&headers).await?.is_some() {
         return Ok(Redirect::to(login.target()).into_response());
     }
 
@@ -173,7 +173,7 @@ pub async fn submit(
     {
         Ok(actor) => actor,
         Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {
-            return Ok(login.reject("This token is invalid or has been revoked."));
+            return Ok(login.reject("This token is invalid, has expired or was revoked."));
         }
         Err(problem) => return Err(problem.into()),
     };
@@ -201,7 +201,7 @@ async fn sign_in(
         .manage()
         .sign_in(user, token, state.api.auth.session_id(headers))
         .await?;
-    state.api.auth.record_session(session.expose_secret());
+    state.api.auth.record_session(session.expose_secret(), user);
 
     Ok(with_session(
         state,

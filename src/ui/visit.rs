@@ -15,12 +15,13 @@ use super::page::{Frame, Section};
 use super::state::{HOME, UiState};
 use crate::auth::authenticated;
 use crate::domain::event::UserId;
-use crate::manage::{Actor, Manage, Webhook};
+use crate::manage::{Actor, Manage, Scope, Webhook};
 
 /// A request of a signed-in user. All others are redirected to the sign-in page.
 pub struct Visit {
     pub state: UiState,
     pub actor: Actor,
+    scope: Scope,
     /// The session ID from the cookie.
     pub session: String,
     flash: Option<Flash>,
@@ -30,22 +31,24 @@ impl FromRequestParts<UiState> for Visit {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &UiState) -> Result<Self, Response> {
-        let actor = state.api.auth.session_actor(&parts.headers).await;
-        let actor = actor.map_err(|problem| PageError(problem).into_response())?;
-        let (Some(actor), Some(session)) = (actor, state.api.auth.session_id(&parts.headers))
+        let found = state.api.auth.session_principal(&parts.headers).await;
+        let found = found.map_err(|problem| PageError(problem).into_response())?;
+        let (Some(principal), Some(session)) = (found, state.api.auth.session_id(&parts.headers))
         else {
             return Err(to_sign_in(parts).into_response());
         };
 
         let session = session.to_owned();
         let flash = Flash::read(&state.api.auth, &parts.headers);
-        let actor = authenticated(parts, actor)
+        let scope = principal.scope;
+        let actor = authenticated(parts, principal)
             .await
             .map_err(|problem| PageError(problem).into_response())?;
 
         Ok(Visit {
             state: state.clone(),
             actor,
+            scope,
             session,
             flash,
         })
@@ -69,6 +72,7 @@ impl Visit {
     pub fn frame(&self, section: Section) -> Frame {
         Frame {
             user: Some(self.user().to_string()),
+            is_read_only: self.scope == Scope::ReadOnly,
             flash: self.flash.clone(),
             ..Frame::new(&self.state, section)
         }

@@ -109,6 +109,67 @@ async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn owners_read_their_own_records_by_page_subject_and_action() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let other = service.api("2").await;
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let (gone, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    api.patch(
+        &format!("/webhooks/{id}"),
+        json!({ "url": format!("{URL}/2") }),
+    )
+    .await
+    .expect(200);
+    api.delete(&format!("/webhooks/{gone}")).await.expect(204);
+    let session = "insert into walhook.audit (id, user_id, via, action, subject_id)
+                   values (gen_random_uuid(), '1', 'jwt', 'user.signed_in', gen_random_uuid())";
+    run_sql(&service.sql, session).await;
+
+    let records = async |query: &str| {
+        let page = api.get(&format!("/audit{query}")).await.expect(200).json();
+        page["data"].as_array().unwrap().clone()
+    };
+
+    let changes = records(&format!("?subject={id}")).await;
+    let [updated, created] = &changes[..] else {
+        panic!("{changes:?}")
+    };
+
+    assert_eq!(created["action"], "webhook.created");
+    assert_eq!(updated["action"], "webhook.updated");
+    assert_eq!(updated["changed"], json!(["url"]));
+    assert_eq!(
+        (
+            &updated["via"],
+            &updated["token_name"],
+            &updated["subject_name"]
+        ),
+        (&json!("token"), &json!("test"), &json!("test"))
+    );
+    assert!(!json!(changes).to_string().contains(URL), "no values");
+
+    let deleted = records("?action=webhook.deleted").await;
+    assert_eq!(deleted[0]["subject_name"], json!(null));
+    let signed_in = records("?action=user.signed_in").await;
+    assert_eq!(signed_in[0]["subject_id"], json!(null));
+
+    let first = api.get("/audit?limit=2").await.expect(200).json();
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let rest = records(&format!("?limit=100&cursor={cursor}")).await;
+    let all = records("").await;
+    assert_eq!(rest, all[2..]);
+
+    let own = other.get(&format!("/audit?subject={id}")).await.expect(200);
+    assert_eq!(own.json()["data"], json!([]));
+
+    for (query, pointer) in [("subject=x", "/subject"), ("action=x", "/action")] {
+        let problem = api.get(&format!("/audit?{query}")).await.expect(422).json();
+        assert_eq!(problem["errors"][0]["pointer"], pointer);
+    }
+}
+
+#[tokio::test]
 async fn a_change_and_its_audit_record_are_one_transaction() {
     let service = Service::start().await;
     let api = service.api("1").await;

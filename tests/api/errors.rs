@@ -302,28 +302,46 @@ async fn requests_without_a_valid_token_are_rejected() {
 }
 
 #[tokio::test]
-async fn the_rate_limit_is_per_token() {
+async fn the_rate_limit_is_per_user_however_it_is_authenticated() {
     let service = Service::start_with(|config| {
         config.limits.requests_per_second = 1;
-        config.limits.burst = 3;
+        config.limits.burst = 4;
     })
     .await;
     let api = service.api("1").await;
-    let other = service.api("1").await;
+    let same_user = service.api("1").await;
+    let other = service.api("2").await;
+    let session = "insert into walhook.session (hash, user_id) values (sha256('session'), '1')";
+    run_sql(&service.sql, session).await;
 
-    for _ in 0..3 {
-        api.get("/webhooks").await.expect(200);
-    }
+    let limited = |answer: &ApiAnswer| {
+        assert_eq!(answer.header("ratelimit-policy"), Some("\"user\";q=4;w=4"));
+        answer.header("ratelimit").unwrap().to_owned()
+    };
 
-    let mut answer = api.get("/webhooks").await;
+    let first = api.get("/webhooks").await.expect(200);
+    assert_eq!(limited(&first), "\"user\";r=3;t=1");
+    let second = same_user.get("/webhooks").await.expect(200);
+    assert_ne!(limited(&second), limited(&first));
+
+    // On a slow machine, the rate limit may allow another request meanwhile.
+    let mut answer = same_user.get("/webhooks").await;
     while answer.status == 200 {
-        // On a slow machine, the rate limit may allow another request meanwhile.
-        answer = api.get("/webhooks").await;
+        answer = same_user.get("/webhooks").await;
     }
 
     assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(limited(&answer), "\"user\";r=0;t=1");
     expect_problem(answer, 429, "rate-limited");
+
+    let cookie = [("cookie", "walhook_session=session")];
+    let mut statuses = vec![api.get("/webhooks").await.status];
+    statuses.push(api.get_without_token("/webhooks", &cookie).await.0);
+    assert!(statuses.contains(&429), "{statuses:?}");
+
     other.get("/webhooks").await.expect(200);
+    let nobody = Api::new(&service.url, "none").get("/webhooks").await;
+    assert_eq!(nobody.expect(401).header("ratelimit"), None);
 }
 
 /// Otherwise a client that ignores the limit would keep the store busy.
@@ -446,6 +464,10 @@ async fn responses_have_a_request_id_and_security_headers() {
             .send("GET", path, &[("x-request-id", "given-1.x:y")], None)
             .await;
         assert_eq!(answer.header("x-request-id"), Some("given-1.x:y"));
+
+        if answer.status != 200 {
+            assert_eq!(answer.json()["request_id"], "given-1.x:y");
+        }
 
         let generated = api
             .send("GET", path, &[("x-request-id", "with space")], None)

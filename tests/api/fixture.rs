@@ -19,7 +19,9 @@ use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
-use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, UncallableHost, tokens};
+use walhook::manage::{
+    LogDetail, Manage, NewToken, Receivers, RenderedRequest, UncallableHost, tokens,
+};
 use walhook::store::{Store, migrate};
 use walhook::vault::Vault;
 
@@ -81,7 +83,7 @@ impl Service {
 
     /// Returns a client with a new token of `user`.
     pub async fn api(&self, user: &str) -> Api {
-        let token = tokens::create(&self.store, &UserId(user.into()), "test")
+        let token = tokens::create(&self.store, &UserId(user.into()), &NewToken::named("test"))
             .await
             .unwrap();
         Api::new(&self.url, token.expose_secret())

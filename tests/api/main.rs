@@ -3,9 +3,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apply;
 mod attacks;
 mod audit;
 mod browser;
+mod by_name;
 mod conventions;
 mod document;
 mod errors;

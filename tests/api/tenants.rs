@@ -86,9 +86,11 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
         ("DELETE", format!("/webhooks/{mine}/jobs/{job}"), None),
         ("GET", format!("{path}/stats"), None),
     ];
+    let same_id = [("x-request-id", "same")];
+
     for (method, path, body) in attempts {
         let answer = stranger
-            .send(method, &path, &[], body.as_ref())
+            .send(method, &path, &same_id, body.as_ref())
             .await
             .expect(404);
         assert_eq!(answer.json()["type"], "/problems/not-found");
@@ -99,7 +101,7 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
                 path.replace(own.as_str(), &Uuid::nil().to_string())
             });
 
-        let nowhere = stranger.send(method, &none, &[], body.as_ref()).await;
+        let nowhere = stranger.send(method, &none, &same_id, body.as_ref()).await;
         assert_eq!(
             answer.body, nowhere.body,
             "the response is the same as for a webhook that does not exist"

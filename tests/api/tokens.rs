@@ -1,8 +1,219 @@
 //! `walhook token`, and requests with its tokens.
 
-use crate::fixture::Service;
-use crate::support::{Api, TestApp};
 use serde_json::{Value, json};
+
+use crate::fixture::Service;
+use crate::support::{Api, TestApp, one, run_sql};
+
+const URL: &str = "https://receiver.example/in";
+
+/// Creates a token by the API. Returns its id and a client that uses it.
+async fn create(api: &Api, body: Value) -> (String, Api) {
+    let created = api.post("/tokens", body).await.expect(201).json();
+    let text = |key: &str| created[key].as_str().unwrap().to_owned();
+    (text("id"), Api::new(&api.url, &text("token")))
+}
+
+#[tokio::test]
+async fn owners_create_list_and_revoke_tokens() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let body = json!({ "name": " ci ", "expires_at": "2099-12-31T00:00:00Z" });
+    let created = api.post("/tokens", body).await.expect(201);
+    let location = created.header("location").unwrap().to_owned();
+    let token = created.json();
+    let id = token["id"].as_str().unwrap();
+    let new = Api::new(&service.url, token["token"].as_str().unwrap());
+
+    assert_eq!(location, format!("/api/public/tokens/{id}"));
+    new.create_webhook(URL, &["delivery.failed"]).await;
+    assert_eq!(api.webhooks().await.len(), 1, "it acts for the same user");
+
+    let listed = api.get("/tokens?limit=1").await.expect(200).json();
+    assert_eq!(listed["data"][0]["id"], id, "newest first");
+    assert!(listed["next_cursor"].is_string());
+
+    let read = api.get(&format!("/tokens/{id}")).await.expect(200).json();
+    assert_eq!(
+        (&read["name"], &read["scope"], &read["expires_at"]),
+        (
+            &json!("ci"),
+            &json!("full"),
+            &json!("2099-12-31T00:00:00.000+00:00")
+        )
+    );
+    assert!(read["last_used_at"].is_string() && read["revoked_at"].is_null());
+    assert!(!read.to_string().contains("whk_"), "{read}");
+
+    for _ in 0..2 {
+        api.delete(&format!("/tokens/{id}")).await.expect(204);
+    }
+
+    new.get("/webhooks").await.expect(401);
+    let revoked = api.get(&format!("/tokens/{id}")).await.expect(200).json();
+    assert!(revoked["revoked_at"].is_string(), "{revoked}");
+
+    let records = api.get("/audit?action=token.revoked").await.expect(200);
+    assert_eq!(records.json()["data"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn another_user_s_token_is_not_found() {
+    let service = Service::start().await;
+    let owner = service.api("owner").await;
+    let stranger = service.api("stranger").await;
+    let (id, token) = create(&owner, json!({ "name": "mine" })).await;
+
+    for path in [format!("/tokens/{id}"), "/tokens/no-id".to_owned()] {
+        stranger.get(&path).await.expect(404);
+        stranger.delete(&path).await.expect(404);
+    }
+
+    let listed = stranger.get("/tokens").await.expect(200);
+    assert!(!listed.body.contains(&id), "{listed:?}");
+    token.get("/webhooks").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_token_ends_when_it_expires_and_its_sessions_too() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let body = json!({ "name": "x", "expires_at": "2099-12-31T00:00:00Z" });
+    let (id, token) = create(&api, body).await;
+    let session = format!(
+        "insert into walhook.session (hash, user_id, token_id) values (sha256('session'), '1', '{id}')"
+    );
+
+    run_sql(&service.sql, &session).await;
+    let cookie = [("cookie", "walhook_session=session")];
+    let in_session = Api::new(&service.url, "");
+
+    token.get("/webhooks").await.expect(200);
+    let (status, _) = in_session.get_without_token("/webhooks", &cookie).await;
+    assert_eq!(status, 200);
+
+    run_sql(
+        &service.sql,
+        "update walhook.api_token set expires_at = now() where name = 'x'",
+    )
+    .await;
+    token.get("/webhooks").await.expect(401);
+    let (status, _) = in_session.get_without_token("/webhooks", &cookie).await;
+    assert_eq!(status, 401);
+}
+
+#[tokio::test]
+async fn a_read_only_token_changes_nothing() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let body = json!({ "name": "x", "scope": "read_only" });
+    let (own, reader) = create(&api, body).await;
+    let path = format!("/webhooks/{id}");
+
+    reader.get(&path).await.expect(200);
+    reader.get("/audit").await.expect(200);
+    let rejected = [
+        reader.patch(&path, json!({ "name": "new" })).await,
+        reader.delete(&path).await,
+        reader.post(&format!("{path}/test"), json!({})).await,
+        reader.post("/tokens", json!({ "name": "more" })).await,
+        reader.delete(&format!("/tokens/{own}")).await,
+        reader.post("/webhooks", json!({})).await,
+    ];
+
+    for answer in rejected {
+        let problem = answer.expect(403).json();
+        assert_eq!(problem["type"], "/problems/read-only-token");
+    }
+
+    assert_eq!(api.webhook(&id).await["name"], "test");
+}
+
+#[tokio::test]
+async fn invalid_tokens_are_rejected_by_field_and_their_number_is_limited() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let cases = [
+        (json!({}), "/name"),
+        (json!({ "name": "\u{202e}" }), "/name"),
+        (json!({ "name": "x", "scope": "admin" }), "/scope"),
+        (
+            json!({ "name": "x", "expires_at": "tomorrow" }),
+            "/expires_at",
+        ),
+        (
+            json!({ "name": "x", "expires_at": "2020-01-01T00:00:00Z" }),
+            "/expires_at",
+        ),
+        (json!({ "name": "x", "user": "2" }), "/user"),
+    ];
+
+    for (body, pointer) in cases {
+        let problem = api.post("/tokens", body).await.expect(422).json();
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+    }
+
+    run_sql(
+        &service.sql,
+        "insert into walhook.api_token (id, user_id, name, hash, revoked_at)
+         select gen_random_uuid(), '1', '', sha256(n::text::bytea), case when n > 49 then now() end
+         from generate_series(1, 200) as n",
+    )
+    .await;
+    let problem = api
+        .post("/tokens", json!({ "name": "x" }))
+        .await
+        .expect(409);
+    assert_eq!(problem.json()["type"], "/problems/token-limit-reached");
+
+    run_sql(
+        &service.sql,
+        "update walhook.api_token set revoked_at = now() where hash = sha256('1')",
+    )
+    .await;
+    api.post("/tokens", json!({ "name": "x" }))
+        .await
+        .expect(201);
+    let ended = "select count(*) from walhook.api_token where revoked_at is not null";
+    assert_eq!(
+        one::<i64>(&service.sql, ended).await,
+        100,
+        "older ones are removed"
+    );
+}
+
+/// The time of use is written once a minute, and no request waits for one that writes it.
+#[tokio::test]
+async fn the_last_use_is_written_once_a_minute() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let version = "select xmin::text::bigint from walhook.api_token";
+    let used = "select extract(epoch from now() - used_at)::float8 < 30 from walhook.api_token";
+
+    api.get("/webhooks").await.expect(200);
+    assert!(one::<bool>(&service.sql, used).await);
+    let first: i64 = one(&service.sql, version).await;
+
+    for _ in 0..5 {
+        api.get("/webhooks").await.expect(200);
+    }
+
+    assert_eq!(one::<i64>(&service.sql, version).await, first);
+    run_sql(
+        &service.sql,
+        "update walhook.api_token set used_at = now() - interval '2 minutes'",
+    )
+    .await;
+
+    let holder = service.app.store().await;
+    run_sql(&holder, "begin; select from walhook.api_token for update").await;
+    api.get("/webhooks").await.expect(200);
+    run_sql(&holder, "rollback").await;
+    assert!(!one::<bool>(&service.sql, used).await);
+    api.get("/webhooks").await.expect(200);
+    assert!(one::<bool>(&service.sql, used).await);
+}
 
 #[tokio::test]
 async fn a_token_is_printed_once_works_and_can_be_revoked() {

@@ -20,6 +20,7 @@ mod handoff;
 mod keys;
 mod mail;
 mod messages;
+mod operator;
 mod options;
 mod order_locks;
 mod ordering;

@@ -99,6 +99,14 @@ impl Tenant {
             .await
             .unwrap();
 
+        let occurrence = "insert into walhook.occurrence (id, url, kind, data)
+                          values (gen_random_uuid(), 'u', 'webhook.failing', json_build_object('count', 2, 'items', json_build_array(
+                              json_build_object('user_id', $1::text, 'webhook_id', $2::text), json_build_object('user_id', 'other'))))";
+        store
+            .execute(occurrence, &[&user.to_string(), &webhook])
+            .await
+            .unwrap();
+
         let session =
             "insert into walhook.session (hash, user_id) values (sha256($1::text::bytea), $1)";
         store.execute(session, &[&user.to_string()]).await.unwrap();

@@ -80,6 +80,7 @@ fn a_release_has_archives_a_package_an_image_checksums_and_a_bill_of_materials()
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     let expected = [
+        "apply",
         "completions",
         "feed",
         "help",

@@ -111,6 +111,21 @@ impl Api {
         })
     }
 
+    /// Sends a GET request without the token. Returns the status and the body.
+    pub async fn get_without_token(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+        let mut request = CLIENT.get(format!("{}{path}", self.url));
+
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+
+        let answer = request.send().await.expect("a response");
+        (
+            answer.status().as_u16(),
+            answer.text().await.expect("a body"),
+        )
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, &[], None).await
     }

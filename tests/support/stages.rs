@@ -322,7 +322,7 @@ pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
         delivery: id,
         webhook: id,
         event: id,
-        kind: EventKind::TranscodeFailed,
+        kind: EventKind::TranscodeFailed.as_str(),
         occurred_at: jiff::Timestamp::now(),
         data: DATA,
         attempt: 1,

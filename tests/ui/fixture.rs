@@ -193,6 +193,13 @@ impl Stage {
             ("event", format!("/ui/events/{event}")),
             ("events-empty", "/ui/events?event=transcode.failed".into()),
             ("event-types", "/ui/event-types".into()),
+            ("tokens", "/ui/tokens".into()),
+            ("audit", "/ui/audit".into()),
+            ("audit-webhook", format!("/ui/audit?subject={webhook}")),
+            (
+                "audit-empty",
+                "/ui/audit?action=webhook.replay_started".into(),
+            ),
             ("not-found", "/ui/no-such-page".into()),
         ]
     }

@@ -19,4 +19,5 @@ mod screenshots;
 mod sign_in;
 mod tenants;
 mod texts;
+mod tokens;
 mod verify;

@@ -60,7 +60,10 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
     ]
     .map(|rest| at(&id, rest));
 
+    let tokens = owner.get("/tokens").await.expect(200).json();
+    let token = tokens["data"][0]["id"].as_str().expect("an id");
     let queries = [
+        format!("/ui/tokens/{token}/revoke"),
         at(&id, &format!("/recover?{since}")),
         at(&id, "/logs?outcome=failed"),
         at(&own, &entry),
@@ -94,6 +97,7 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         (at(&own, &redeliver), ""),
         ("/ui/test".to_owned(), first.as_str()),
         ("/ui/test".to_owned(), chosen.as_str()),
+        (format!("/ui/tokens/{token}/revoke"), ""),
     ];
     for (path, form) in forms {
         let answer = visitor.send(Method::POST, &path, &cookie, form).await;

@@ -25,7 +25,7 @@ use super::CommandResult;
 use crate::app::open_store;
 use crate::config::Config;
 use crate::domain::event::{EventKind, UserId};
-use crate::manage::tokens;
+use crate::manage::{NewToken, tokens};
 use crate::private_postgres::{Options, PrivatePostgres};
 
 /// The demo fails if no delivery arrives for this long.
@@ -194,7 +194,12 @@ async fn create_webhooks(
     let mut tokens = Vec::new();
 
     for user in USERS {
-        let token = tokens::create(&store, &UserId(user.to_string().into()), "demo").await?;
+        let token = tokens::create(
+            &store,
+            &UserId(user.to_string().into()),
+            &NewToken::named("demo"),
+        )
+        .await?;
         tokens.push(token.expose_secret().to_owned());
     }
 

@@ -359,7 +359,7 @@ impl FeedClient {
     }
 }
 
-const API_EXPECTED: &str = "--api must be the base URL of Walhook's API with its path, such as https://webhooks.example/api/public";
+pub const API_EXPECTED: &str = "--api must be the base URL of Walhook's API with its path, such as https://webhooks.example/api/public";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FaultSeverity {
@@ -393,7 +393,7 @@ impl FeedFault {
 /// Problem details (RFC 9457). All empty if the body has another form.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ProblemDetails {
+pub struct ProblemDetails {
     title: String,
     detail: String,
     errors: Vec<ProblemError>,
@@ -408,7 +408,7 @@ struct ProblemError {
 
 impl ProblemDetails {
     /// Returns the most specific description, after a colon.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let fields: Vec<String> = self
             .errors
             .iter()
@@ -431,14 +431,14 @@ impl ProblemDetails {
 }
 
 /// Removes control characters, which could change the terminal.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())
         .collect()
 }
 
 /// Returns the innermost cause of the error, without the URL.
-fn root_cause(error: &reqwest::Error) -> String {
+pub fn root_cause(error: &reqwest::Error) -> String {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     causes
         .last()
@@ -447,7 +447,7 @@ fn root_cause(error: &reqwest::Error) -> String {
 
 /// Builds the client. It uses the proxies of the environment, because it runs on a developer's
 /// machine. It follows no redirects: the token is for one host.
-fn client(token: &SecretString, ca: Option<&Path>) -> anyhow::Result<reqwest::Client> {
+pub fn client(token: &SecretString, ca: Option<&Path>) -> anyhow::Result<reqwest::Client> {
     let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
         .context("the token contains characters that no token has")?;
     authorization.set_sensitive(true);
