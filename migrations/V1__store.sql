@@ -331,7 +331,9 @@ create index delivery_order on walhook.delivery (webhook_id, order_key, sequence
 -- The round of a delivery that was redelivered; one that is not here is in its first.
 create table walhook.delivery_round (
     delivery_id uuid primary key,
-    round       smallint not null
+    round       smallint not null,
+    -- The rounds that recoveries have started. The others were started by single redeliveries.
+    recovered   smallint[] not null default '{}'
 );
 
 -- Events that a subscribed webhook did not get because it was inactive when they were stored. A row
@@ -373,8 +375,17 @@ create table walhook.attempt (
     -- The other signatures in the header webhook-signature, concatenated: 32 bytes with the
     -- previous secret, then 64 bytes for each ed25519 key. Null if there are none.
     more_signatures    bytea,
+    -- The headers of the response, at most 2 KiB, as lines: a name, a colon, a space, a value.
+    response_headers   bytea,
     -- The first 4 KiB of the response's body.
     response_body      bytea,
+    -- How long the parts of the request took. The first three are null if an open connection was
+    -- used, and each part that was not reached is.
+    dns_ms             integer,
+    connect_ms         integer,
+    tls_ms             integer,
+    -- From the connection to the head of the response.
+    wait_ms            integer,
     primary key (webhook_id, id)
 ) partition by range (id);
 create table walhook.attempt_default partition of walhook.attempt default;

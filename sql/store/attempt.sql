@@ -1,7 +1,8 @@
 -- name: insert
 insert into walhook.attempt (
     id, webhook_id, delivery_id, event_id, event_kind, round, attempt, test, started_at, duration_ms, outcome,
-    response_status, error_kind, error_message, url, signature, standard_signature, response_body, sequence, more_signatures
+    response_status, error_kind, error_message, url, signature, standard_signature, response_body, sequence, more_signatures,
+    response_headers, dns_ms, connect_ms, tls_ms, wait_ms
 )
 -- One `unnest` per column in the select list: as a table function, all arrays would be materialized
 -- before the first row is inserted.
@@ -9,7 +10,8 @@ select unnest($1::uuid[]), unnest($2::uuid[]), unnest($3::uuid[]), unnest($4::uu
     unnest($6::smallint[]), unnest($7::smallint[]), unnest($8::boolean[]), unnest($9::timestamptz[]), unnest($10::integer[]),
     unnest($11::text[]), unnest($12::smallint[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[]),
     unnest($16::bytea[]), unnest($17::bytea[]), unnest($18::bytea[]), unnest($19::bigint[]),
-    unnest($20::bytea[])
+    unnest($20::bytea[]), unnest($21::bytea[]), unnest($22::integer[]), unnest($23::integer[]), unnest($24::integer[]),
+    unnest($25::integer[])
 
 -- name: erase
 -- $1 webhook, $2 rows at most
@@ -44,7 +46,7 @@ select attempt.id, attempt.webhook_id, attempt.delivery_id, attempt.event_kind, 
        attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
        attempt.error_kind, attempt.error_message,
        attempt.event_id, attempt.sequence, attempt.url, attempt.signature, attempt.standard_signature, attempt.more_signatures,
-       attempt.response_body,
+       attempt.response_headers, attempt.response_body, attempt.dns_ms, attempt.connect_ms, attempt.tls_ms, attempt.wait_ms,
        coalesce(event.repaired, false) as repaired, event.occurred_at, event.data::text as data,
        -- The custom headers of the request, if they have not changed since.
        coalesce((select header_names from walhook.webhook where id = $2 and headers_changed_at <= attempt.started_at), '{}')

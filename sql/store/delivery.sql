@@ -420,11 +420,14 @@ with held as materialized (
     select from walhook.delivery where id = any ($1::uuid[]) order by id for update
 ),
 next as (
-    insert into walhook.delivery_round (delivery_id, round)
-    select id, round + 1 from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, position)
+    insert into walhook.delivery_round (delivery_id, round, recovered)
+    select id, round + 1, case when $6 then array[round + 1]::smallint[] else '{}' end from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, position)
     where round < 32767 and (select count(*) from held) >= 0
     order by position
-    on conflict (delivery_id) do update set round = delivery_round.round + 1
+    on conflict (delivery_id) do update set round = delivery_round.round + 1,
+        -- The last hundred, so that the row stays small.
+        recovered = case when $6 then (delivery_round.recovered || (delivery_round.round + 1)::smallint)
+            [greatest(cardinality(delivery_round.recovered) - 98, 1):] else delivery_round.recovered end
     where delivery_round.round < 32767 and (not $6::boolean or delivery_round.round = excluded.round - 1)
     returning delivery_id, round
 )

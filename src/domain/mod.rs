@@ -21,6 +21,7 @@ pub mod position;
 pub mod publication;
 pub mod read_pages;
 mod reserved;
+pub mod response;
 pub mod sealed;
 pub mod sequence;
 pub mod settings;

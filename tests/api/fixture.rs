@@ -209,6 +209,8 @@ impl Receivers for StandIn {
                 url: "https://a.example".into(),
                 signatures,
                 duration,
+                timing: Default::default(),
+                response_headers: Vec::new(),
                 excerpt: Vec::new(),
                 retry_after: None,
             });
