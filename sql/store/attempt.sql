@@ -93,6 +93,22 @@ where examined.is_match or examined.is_last
 order by examined.id desc
 limit $11
 
+-- name: list_of_delivery
+-- Lists the newest attempts of a delivery. $1 user, $2 webhook, $3 delivery, $4 its event, $5 the
+-- lowest id, $6 rows at most
+select attempt.id, attempt.delivery_id, attempt.event_id, attempt.sequence, attempt.event_kind, attempt.round, attempt.attempt,
+       attempt.test, attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
+       attempt.error_kind, attempt.error_message, attempt.dns_ms, attempt.connect_ms, attempt.tls_ms, attempt.wait_ms,
+       coalesce((select event.repaired from walhook.event where event.id = $4), false) as repaired
+from walhook.attempt
+where attempt.event_id = $4
+  and attempt.id >= $5
+  and attempt.webhook_id = $2
+  and attempt.delivery_id = $3
+  and exists (select from walhook.webhook where user_id = $1 and id = $2)
+order by attempt.id desc
+limit $6
+
 -- name: find_redelivery
 -- Finds the delivery of an attempt, and whether it can be redelivered. $1 user, $2 webhook, $3 the
 -- attempt

@@ -75,7 +75,7 @@ impl From<EventDelivery> for DeliveryBody {
         DeliveryBody {
             id: delivery.id,
             webhook_id: delivery.webhook,
-            state: DeliveryState::of(&delivery).as_str(),
+            state: DeliveryState::of(delivery.is_pending, delivery.outcome.as_deref()).as_str(),
             attempts: delivery.attempts,
             next_attempt_at: due_at.map(millis),
         }

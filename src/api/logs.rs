@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -12,13 +13,17 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::query::{self, LogId, Page, QueryParameters, WebhookId};
-use super::schema::{ErrorKindName, EventName, OutcomeName, StatusClassName};
+use super::schema::{ErrorKindName, EventName, OutcomeName, SigningSecretName, StatusClassName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
+use crate::domain::delivery::Timing;
 use crate::domain::event::EventKind;
+use crate::domain::response;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
-use crate::manage::{Entry, List, LogEntry, LogFilter, Redelivery, StatusClass};
+use crate::manage::{
+    Entry, List, LogEntry, LogFilter, Redelivery, SigningSecret, StatusClass,
+};
 
 /// One attempt, or a cancellation
 #[derive(Serialize, ToSchema)]
@@ -73,6 +78,14 @@ pub struct LogDetailBody {
     entry: LogEntryBody,
     #[serde(flatten)]
     request: RequestBody,
+    /// The secret of the webhook that verifies `X-Webhook-Signature` as it was sent; null if it has
+    /// been replaced since, or without a request
+    #[schema(required = true, value_type = Option<SigningSecretName>)]
+    signed_with: Option<&'static str>,
+    timing: TimingBody,
+    /// Those that fit in 2 KiB, without the values of `Set-Cookie`; null if there was no response
+    #[schema(required = true)]
+    response_headers: Option<BTreeMap<String, String>>,
     /// The first 4 KiB; null if there was no response
     #[schema(required = true)]
     response_body: Option<String>,
@@ -88,6 +101,35 @@ pub struct RequestBody {
     request_headers: Option<BTreeMap<String, String>>,
     #[schema(required = true)]
     request_body: Option<String>,
+}
+
+/// How long the parts of the request took, in milliseconds. The first three are null if an open
+/// connection was used, and so is each part that was not reached
+#[derive(Serialize, ToSchema)]
+#[schema(as = Timing)]
+pub struct TimingBody {
+    /// The lookup of the host's name
+    #[schema(required = true)]
+    dns_ms: Option<u64>,
+    #[schema(required = true)]
+    connect_ms: Option<u64>,
+    #[schema(required = true)]
+    tls_ms: Option<u64>,
+    /// From the connection to the head of the response
+    #[schema(required = true)]
+    wait_ms: Option<u64>,
+}
+
+impl From<Timing> for TimingBody {
+    fn from(timing: Timing) -> Self {
+        let millis = |part: Option<Duration>| part.map(|part| part.as_millis() as u64);
+        TimingBody {
+            dns_ms: millis(timing.dns),
+            connect_ms: millis(timing.connect),
+            tls_ms: millis(timing.tls),
+            wait_ms: millis(timing.wait),
+        }
+    }
 }
 
 impl From<Entry> for LogEntryBody {
@@ -175,7 +217,11 @@ pub async fn read(
     Caller(user): Caller,
     LogId { webhook, log }: LogId,
 ) -> Result<Json<LogDetailBody>, Problem> {
-    let LogEntry { detail, request } = state.manage().log_entry(&user, webhook, log).await?;
+    let LogEntry {
+        detail,
+        request,
+        signed_with,
+    } = state.manage().log_entry(&user, webhook, log).await?;
     let (request_headers, request_body) = request
         .map(|request| (request.headers, request.body))
         .unzip();
@@ -187,6 +233,9 @@ pub async fn read(
             request_headers,
             request_body,
         },
+        signed_with: signed_with.map(SigningSecret::as_str),
+        timing: detail.timing.into(),
+        response_headers: detail.response_headers.as_deref().map(response::read),
         response_body: detail
             .response_body
             .map(|body| String::from_utf8_lossy(&body).into_owned()),

@@ -3,6 +3,7 @@
 
 mod asyncapi;
 mod body;
+mod deliveries;
 mod docs;
 mod enrich;
 mod event_types;

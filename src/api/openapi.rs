@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 
 use super::schema::StatusClassName;
 use super::state::ApiState;
-use super::{enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
+use super::{deliveries, enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};
 use crate::events::Catalogue;
@@ -29,6 +29,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))
         .routes(routes!(logs::redeliver))
+        .routes(routes!(deliveries::read))
         .routes(routes!(recover::recover))
         .routes(routes!(jobs::replay))
         .routes(routes!(jobs::list))

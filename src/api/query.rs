@@ -45,6 +45,14 @@ pub struct LogId {
     pub log: Uuid,
 }
 
+/// The `webhook` and the `delivery` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
+pub struct DeliveryId {
+    pub webhook: Uuid,
+    pub delivery: Uuid,
+}
+
 /// The `webhook` and the `job` of the path.
 #[derive(Deserialize, FromRequestParts)]
 #[from_request(via(Path), rejection(Problem))]
@@ -67,6 +75,7 @@ impl From<PathRejection> for Problem {
 
         let fault = match key.as_str() {
             "log" => Fault::NoSuchLogEntry,
+            "delivery" => Fault::NoSuchDelivery,
             "job" => Fault::NoSuchJob,
             "id" => Fault::NoSuchEvent,
             _ => Fault::NoSuchWebhook,

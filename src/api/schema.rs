@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 use crate::manage::feed::DeliveryState;
-use crate::manage::{JOB_KINDS, JobState, OUTCOMES, StatusClass};
+use crate::manage::{JOB_KINDS, JobState, OUTCOMES, RoundOrigin, SigningSecret, StatusClass};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -48,6 +48,16 @@ names!(
     DeliveryStateName,
     "DeliveryState",
     DeliveryState::ALL.iter().map(|state| state.as_str())
+);
+names!(
+    RoundOriginName,
+    "RoundOrigin",
+    RoundOrigin::ALL.iter().map(|origin| origin.as_str())
+);
+names!(
+    SigningSecretName,
+    "SigningSecret",
+    SigningSecret::ALL.iter().map(|secret| secret.as_str())
 );
 names!(JobKindName, "JobKind", JOB_KINDS);
 names!(

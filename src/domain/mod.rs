@@ -1,6 +1,7 @@
 //! The types that all stages share: changes, events, webhooks and deliveries. No I/O, no clock, no
 //! randomness.
 
+pub mod about;
 pub mod addons;
 pub mod backoff;
 pub mod change;

@@ -340,6 +340,7 @@ impl From<Fault> for Problem {
         match fault {
             Fault::NoSuchWebhook
             | Fault::NoSuchLogEntry
+            | Fault::NoSuchDelivery
             | Fault::NoSuchEvent
             | Fault::NoSuchJob => NOT_FOUND.with(detail),
             Fault::BlockedHost(reason) => {

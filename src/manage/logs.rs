@@ -5,12 +5,12 @@ use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::page::{Cursor, List, ListPage};
-use super::receivers::RenderedRequest;
+use super::receivers::{RenderedRequest, SigningSecret};
 use super::service::Manage;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::UserId;
 use crate::store::audit::Actor;
-use crate::store::logs::{self, Entry, LogDetail, LogFilter, NextAttempt};
+use crate::store::logs::{self, Entry, LogDetail, LogFilter};
 use crate::store::recovery;
 
 /// Every outcome of a log entry.
@@ -34,6 +34,9 @@ pub struct LogEntry {
     pub detail: LogDetail,
     /// The request as it was sent. None if none was sent, or if the event has expired.
     pub request: Option<RenderedRequest>,
+    /// The secret that verifies the request's signature. None if it has been replaced since, or
+    /// without a request.
+    pub signed_with: Option<SigningSecret>,
 }
 
 /// A round that was started.
@@ -73,17 +76,16 @@ impl Manage {
         let found = logs::get(&self.store, user, webhook, log).await?;
         let detail = found.ok_or(Fault::NoSuchLogEntry)?;
         let request = self.receivers.render(&detail);
-        Ok(LogEntry { detail, request })
-    }
+        let signed_with = match &request {
+            Some(request) => self.receivers.signed_with(&detail, request).await?,
+            None => None,
+        };
 
-    /// Returns the next attempt of a delivery, or None if the delivery has ended.
-    pub async fn pending_attempt(
-        &self,
-        user: &UserId,
-        webhook: Uuid,
-        delivery: Uuid,
-    ) -> Result<Option<NextAttempt>> {
-        Ok(logs::pending(&self.store, user, webhook, delivery).await?)
+        Ok(LogEntry {
+            detail,
+            request,
+            signed_with,
+        })
     }
 
     /// Counts the kinds of failure among the webhook's newest `limit` log entries since a time, the

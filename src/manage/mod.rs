@@ -7,6 +7,7 @@
 //! that concerns a webhook names the user or the user's session: another user's webhook is not
 //! found.
 
+mod deliveries;
 pub mod erase;
 mod fault;
 pub mod feed;
@@ -27,6 +28,7 @@ mod test_delivery;
 pub mod tokens;
 mod webhooks;
 
+pub use self::deliveries::{DeliveryDetail, RoundOrigin};
 pub use self::fault::Fault;
 pub use self::idempotency::IdempotencyClaim;
 pub use self::jobs::{
@@ -35,7 +37,7 @@ pub use self::jobs::{
 pub use self::keys::{NewKeys, Overlap, PublicKey, PublicKeyCursor, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::page::{Cursor, List, ListPage, MalformedCursor};
-pub use self::receivers::{Receivers, RenderedRequest, UncallableHost};
+pub use self::receivers::{Receivers, RenderedRequest, SigningSecret, UncallableHost};
 pub use self::service::Manage;
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
@@ -44,9 +46,10 @@ pub use crate::domain::ordering::Ordering;
 pub use crate::domain::signing::Signing;
 pub use crate::store::access::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::audit::{Actor, Via};
+pub use crate::store::deliveries::{NextAttempt, TimedEntry};
 pub use crate::store::feed::{
     Event, EventDelivery, EventHeadline, FeedFilter, PageSize as FeedPageSize,
 };
 pub use crate::store::jobs::{Job, JobState};
-pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, NextAttempt, StatusClass};
+pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, StatusClass};
 pub use crate::store::webhooks::Webhook;

@@ -1,6 +1,6 @@
 //! Statements on the attempt log, as a webhook's owner reads it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use postgres_types::ToSql;
@@ -8,9 +8,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::statement::{Statements, column, from_row};
-use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at, start_of_day};
-use crate::domain::delivery::Outcome;
+use super::statement::{FromRow, Statements, column, from_row};
+use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at, millis_of_id, start_of_day};
+use crate::domain::delivery::{Outcome, Timing};
 use crate::domain::event::{EventKind, UserId};
 use crate::sql::store as sql;
 
@@ -57,6 +57,22 @@ fn error(row: &Row) -> Result<Option<(String, String)>> {
     Ok(kind.map(|kind| (kind, message.unwrap_or_default())))
 }
 
+impl FromRow for Timing {
+    fn from_row(row: &Row) -> Result<Timing> {
+        let part = |name| -> Result<Option<Duration>> {
+            let millis: Option<u32> = column(row, name)?;
+            Ok(millis.map(|millis| Duration::from_millis(millis.into())))
+        };
+
+        Ok(Timing {
+            dns: part("dns_ms")?,
+            connect: part("connect_ms")?,
+            tls: part("tls_ms")?,
+            wait: part("wait_ms")?,
+        })
+    }
+}
+
 /// One attempt with the data that its request is rendered from.
 #[derive(Clone, Debug)]
 pub struct LogDetail {
@@ -67,6 +83,9 @@ pub struct LogDetail {
     pub signature: Option<Vec<u8>>,
     pub standard_signature: Option<Vec<u8>>,
     pub more_signatures: Option<Vec<u8>>,
+    pub timing: Timing,
+    /// As [`response::keep`](crate::domain::response::keep) returns them.
+    pub response_headers: Option<Vec<u8>>,
     pub response_body: Option<Vec<u8>>,
     /// None if the event is older than the retention period.
     pub event_data: Option<EventData>,
@@ -77,7 +96,7 @@ pub struct LogDetail {
 from_row! {
     LogDetail {
         webhook = "webhook_id", entry: Entry::from_row, url, signature, standard_signature,
-        more_signatures, response_body, event_data: event_data, custom_headers,
+        more_signatures, timing: Timing::from_row, response_headers, response_body, event_data: event_data, custom_headers,
     }
 }
 
@@ -283,34 +302,6 @@ pub async fn errors(
         .await
 }
 
-/// The next attempt of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextAttempt {
-    pub round: i16,
-    pub attempt: i16,
-    /// None while the attempt is in flight.
-    pub due_at: Option<Timestamp>,
-}
-
-from_row! { NextAttempt { round, attempt, due_at: due_at } }
-
-fn due_at(row: &Row) -> Result<Option<Timestamp>> {
-    let (due_at, leased): (Timestamp, bool) = (column(row, "due_at")?, column(row, "leased")?);
-    Ok((!leased).then_some(due_at))
-}
-
-/// Returns the next attempt of a delivery. None if it has ended.
-pub async fn pending(
-    store: &Store,
-    user: &UserId,
-    webhook: Uuid,
-    delivery: Uuid,
-) -> Result<Option<NextAttempt>> {
-    store
-        .fetch_optional(sql::delivery::PENDING, &[user, &webhook, &delivery])
-        .await
-}
-
 /// Inserts the event of a test, so that its log entry can show the request, and records who tested
 /// the webhook.
 pub async fn insert_test_event(
@@ -337,8 +328,6 @@ pub async fn insert_test_event(
 
 /// Returns the lowest UUIDv7 of the UTC day of an id, or of today if the id is of a later time.
 fn first_id_of_day(id: Uuid) -> Uuid {
-    let millis = i64::try_from(id.as_u128() >> 80)
-        .unwrap_or(i64::MAX)
-        .min(Timestamp::now().as_millisecond());
+    let millis = millis_of_id(id).min(Timestamp::now().as_millisecond());
     lowest_id_at(start_of_day(millis))
 }

@@ -10,6 +10,7 @@ pub mod attempt;
 pub mod audit;
 pub mod checkpoint;
 mod configured;
+pub mod deliveries;
 pub mod delivery;
 pub mod enqueue;
 pub mod erase;
@@ -177,6 +178,11 @@ fn start_of_day(millis: i64) -> i64 {
 fn lowest_id_at(millis: i64) -> Uuid {
     let millis = u64::try_from(millis).unwrap_or(0);
     Uuid::from_u128(u128::from(millis) << 80)
+}
+
+/// Returns the time of a UUIDv7 in milliseconds.
+fn millis_of_id(id: Uuid) -> i64 {
+    i64::try_from(id.as_u128() >> 80).unwrap_or(i64::MAX)
 }
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

@@ -4,12 +4,15 @@
 mod assets;
 mod catalogue;
 mod charts;
+mod comparison;
 mod confirm;
 mod cookies;
+mod curl;
+mod delivery;
 mod edit;
-mod entry;
 mod error;
 mod events;
+mod excerpt;
 mod fields;
 mod flash;
 mod format;
@@ -29,6 +32,7 @@ mod state;
 mod stats;
 mod test;
 mod time;
+mod timing;
 mod verify;
 mod visit;
 mod webhook;
@@ -72,8 +76,9 @@ pub fn router(state: UiState) -> Router {
         .route("/jobs", get(jobs::show))
         .route("/jobs/{job}/cancel", get(jobs::ask).post(jobs::cancel))
         .route("/logs", get(logs::show))
-        .route("/logs/{log}", get(entry::show))
-        .route("/logs/{log}/redeliver", post(entry::redeliver));
+        .route("/logs/{log}", get(delivery::show_entry))
+        .route("/logs/{log}/redeliver", post(delivery::redeliver))
+        .route("/deliveries/{delivery}", get(delivery::show));
 
     let reject = |_: ProtectionError| PageError(Problem::cross_site()).mark();
     let pages = Router::new()

@@ -19,8 +19,10 @@ use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
-use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, UncallableHost, tokens};
-use walhook::store::{Store, migrate};
+use walhook::manage::{
+    LogDetail, Manage, Receivers, RenderedRequest, SigningSecret, UncallableHost, tokens,
+};
+use walhook::store::{Store, StoreError, migrate};
 use walhook::vault::Vault;
 
 use crate::support::{Api, TestApp, eventually, one};
@@ -180,6 +182,14 @@ impl Receivers for StandIn {
     }
 
     /// The event determines the receiver's response.
+    fn signed_with<'a>(
+        &'a self,
+        _: &'a LogDetail,
+        _: &'a RenderedRequest,
+    ) -> BoxFuture<'a, Result<Option<SigningSecret>, StoreError>> {
+        std::future::ready(Ok(Some(SigningSecret::Current))).boxed()
+    }
+
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
         let answer = match delivery.kind {
             EventKind::DeliveryFailed => {

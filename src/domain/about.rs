@@ -1,0 +1,79 @@
+//! What an event is about, in the words of a label: its release, outlet or track.
+
+use std::fmt;
+
+/// The keys of `data` that identify what an event is about. Values are as in `data`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    pub release_id: Option<String>,
+    pub release_cat: Option<String>,
+    pub release_title: Option<String>,
+    pub track_id: Option<String>,
+    pub isrc: Option<String>,
+    pub outlet_id: Option<String>,
+    pub outlet_name: Option<String>,
+    pub dsp: Option<String>,
+    pub invoice_number: Option<String>,
+}
+
+impl About {
+    /// Takes the values in the order of the fields, as the statements select them.
+    pub fn new(values: Vec<Option<String>>) -> About {
+        let mut values = values.into_iter();
+        let mut next = || values.next().flatten();
+
+        About {
+            release_id: next(),
+            release_cat: next(),
+            release_title: next(),
+            track_id: next(),
+            isrc: next(),
+            outlet_id: next(),
+            outlet_name: next(),
+            dsp: next(),
+            invoice_number: next(),
+        }
+    }
+}
+
+/// Such as "CAT-001 · Example Music". Empty if there is nothing to name.
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbered = |what, id: &Option<String>| id.as_ref().map(|id| format!("{what} {id}"));
+        let release = self
+            .release_cat
+            .clone()
+            .or_else(|| self.release_title.clone())
+            .or_else(|| numbered("Release", &self.release_id))
+            .or_else(|| numbered("Invoice", &self.invoice_number));
+        let part = self
+            .outlet_name
+            .clone()
+            .or_else(|| numbered("Outlet", &self.outlet_id))
+            .or_else(|| self.dsp.clone())
+            .or_else(|| self.isrc.clone())
+            .or_else(|| numbered("Track", &self.track_id));
+        let parts: Vec<String> = [release, part].into_iter().flatten().collect();
+
+        f.write_str(&parts.join(" · "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_named_by_its_release_and_its_outlet_or_track() {
+        let about = |values: [&str; 9]| {
+            let given = |value: &str| Some(value.to_owned()).filter(|value| !value.is_empty());
+            About::new(values.map(given).into()).to_string()
+        };
+
+        let completed = ["7", "CAT-001", "", "", "", "12", "Example Music", "", ""];
+        assert_eq!(about(completed), "CAT-001 · Example Music");
+        assert_eq!(about(["7", "", "", "9", "", "", "", "", ""]), "Release 7 · Track 9");
+        assert_eq!(about(["", "", "", "", "", "", "", "", "INV-3"]), "Invoice INV-3");
+        assert_eq!(about([""; 9]), "");
+    }
+}
