@@ -182,10 +182,21 @@ create table walhook.event (
     -- Whether the event was found by comparison after a gap: what was in between is not known.
     repaired    boolean not null default false,
     -- json and not jsonb: every attempt must send the same bytes.
-    data        json not null
+    data        json not null,
+    -- What the event is about, for searches: from `data`, and a hash of the catalogue number. Null
+    -- for events without it.
+    release_id  bigint,
+    catalogue   bigint,
+    track_id    bigint
 ) partition by range (id);
 create table walhook.event_default partition of walhook.event default;
 create index event_feed on walhook.event (user_id, sequence) where sequence is not null;
+-- Find the events of a release, a catalogue number or a track, and by them their attempts: so the
+-- attempt log, which has more rows, needs no such index. One integer each, most of which repeat:
+-- equal keys are stored once.
+create index event_release on walhook.event (release_id) where release_id is not null;
+create index event_catalogue on walhook.event (catalogue) where catalogue is not null;
+create index event_track on walhook.event (track_id) where track_id is not null;
 -- Finds the newest events of all users: by it, open streams learn which users have new events.
 create index event_order on walhook.event (sequence) where sequence is not null;
 
@@ -391,6 +402,8 @@ create table walhook.attempt (
 create table walhook.attempt_default partition of walhook.attempt default;
 -- Finds the attempts of an event, whose deliveries the API and the web UI show.
 create index attempt_event on walhook.attempt (event_id);
+-- Finds failures among many successes, which have no entry in it.
+create index attempt_failed on walhook.attempt (webhook_id, id) where outcome <> 'delivered';
 
 -- Attempts that were in flight when their delivery was redelivered or cancelled. Their outcome
 -- changes nothing any more, but they were made, and have a row in the attempt log. A row goes when

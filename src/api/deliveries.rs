@@ -99,10 +99,13 @@ impl From<NextAttempt> for NextAttemptBody {
 impl From<DeliveryDetail> for DeliveryBody {
     fn from(delivery: DeliveryDetail) -> Self {
         let event = delivery.event_detail.as_ref();
-        let rounds = delivery.rounds().into_iter().map(|(round, origin)| RoundBody {
-            round,
-            started_by: origin.as_str(),
-        });
+        let rounds = delivery
+            .rounds()
+            .into_iter()
+            .map(|(round, origin)| RoundBody {
+                round,
+                started_by: origin.as_str(),
+            });
 
         DeliveryBody {
             id: delivery.id,

@@ -1,7 +1,6 @@
 //! Reads the delivery log of a webhook, and redelivers its entries.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::time::Duration;
 
 use axum::Json;
@@ -12,24 +11,24 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::query::{self, LogId, Page, QueryParameters, WebhookId};
-use super::schema::{ErrorKindName, EventName, OutcomeName, SigningSecretName, StatusClassName};
+use super::log_export::csv_field;
+use super::query::{LogFilterParameters, LogId, Page, QueryParameters, WebhookId};
+use super::schema::{ErrorKindName, EventName, OutcomeName, SigningSecretName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
+use crate::domain::about::About;
 use crate::domain::delivery::Timing;
-use crate::domain::event::EventKind;
 use crate::domain::response;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
-use crate::manage::{
-    Entry, List, LogEntry, LogFilter, Redelivery, SigningSecret, StatusClass,
-};
+use crate::manage::{Entry, List, LogEntry, LogScope, Redelivery, SigningSecret};
 
 /// One attempt, or a cancellation
 #[derive(Serialize, ToSchema)]
 #[schema(as = LogEntry)]
 pub struct LogEntryBody {
     id: Uuid,
+    webhook_id: Uuid,
     /// The same on every attempt of one delivery
     delivery_id: Uuid,
     event_id: Uuid,
@@ -39,6 +38,9 @@ pub struct LogEntryBody {
     sequence: Option<i64>,
     #[schema(value_type = EventName)]
     event_type: String,
+    /// What the event is about, such as `CAT-001 · Example Music`; null if the event has expired
+    #[schema(required = true)]
+    about: Option<String>,
     /// Null if there was no response
     #[schema(required = true)]
     response_status: Option<i16>,
@@ -103,6 +105,41 @@ pub struct RequestBody {
     request_body: Option<String>,
 }
 
+impl LogEntryBody {
+    /// Writes the entry as a line of a CSV file.
+    pub fn write_csv(&self, out: &mut String) {
+        let number = |number: Option<i32>| number.map(|number| number.to_string());
+        let error = self.error.as_ref();
+        let fields = [
+            Some(self.timestamp.clone()),
+            Some(self.webhook_id.to_string()),
+            Some(self.event_type.clone()),
+            self.about.clone(),
+            Some(self.outcome.clone()),
+            number(self.response_status.map(i32::from)),
+            number(self.duration_ms),
+            Some(self.round.to_string()),
+            Some(self.attempt.to_string()),
+            error.map(|error| error.kind.clone()),
+            error.map(|error| error.message.clone()),
+            Some(self.test.to_string()),
+            Some(self.delivery_id.to_string()),
+            Some(self.event_id.to_string()),
+            Some(self.id.to_string()),
+        ];
+
+        for (index, field) in fields.into_iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+
+            csv_field(&field.unwrap_or_default(), out);
+        }
+
+        out.push_str("\r\n");
+    }
+}
+
 /// How long the parts of the request took, in milliseconds. The first three are null if an open
 /// connection was used, and so is each part that was not reached
 #[derive(Serialize, ToSchema)]
@@ -136,6 +173,8 @@ impl From<Entry> for LogEntryBody {
     fn from(entry: Entry) -> Self {
         LogEntryBody {
             id: entry.id,
+            webhook_id: entry.webhook,
+            about: entry.about.as_ref().map(About::to_string),
             delivery_id: entry.delivery,
             event_id: entry.event,
             sequence: entry.sequence,
@@ -166,11 +205,7 @@ impl From<Entry> for LogEntryBody {
         ("limit" = Option<u8>, Query, description = "The number of entries; 50 by default", minimum = 1, maximum = 100),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
          pattern = "^[A-Za-z0-9_-]{28}$"),
-        ("event" = Option<EventName>, Query, description = "Only this event"),
-        ("outcome" = Option<OutcomeName>, Query, description = "Only this outcome"),
-        ("status" = Option<StatusClassName>, Query, description = "Only this class of responses, or attempts without a response"),
-        ("since" = Option<String>, Query, format = DateTime, description = "From this time on (RFC 3339)"),
-        ("until" = Option<String>, Query, format = DateTime, description = "Before this time (RFC 3339)"),
+        LogFilterParameters,
     ),
     responses((status = 200, description = "A page of the delivery log", body = Page<LogEntryBody>,
                headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
@@ -183,26 +218,14 @@ pub async fn list(
 ) -> Result<Response, Problem> {
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Log(webhook));
-    let event = parameters.optional("event", EventKind::from_str);
-    let outcome = parameters.optional("outcome", query::outcome);
-    let (since, until) = parameters.period();
-
-    let filter = LogFilter {
-        event,
-        outcome,
-        since,
-        until,
-        status: parameters.optional("status", |name| {
-            StatusClass::named(name).ok_or_else(|| query::one_of(&StatusClass::NAMES))
-        }),
-    };
+    let filter = parameters.log_filter();
 
     // First, so that an unknown webhook is reported before errors of the query.
     state.manage().webhook(&user, webhook).await?;
     let target = parameters.finish()?;
     let page = state
         .manage()
-        .log(&user, webhook, &filter, cursor, limit)
+        .log(&user, &LogScope::Webhook(webhook), &filter, cursor, limit)
         .await?;
     Ok(Page::<LogEntryBody>::from(page).response(&target))
 }

@@ -1,6 +1,7 @@
 //! The management API: JSON over HTTP. Every request is authenticated, and reads and changes only
 //! what belongs to its user.
 
+mod account_logs;
 mod asyncapi;
 mod body;
 mod deliveries;
@@ -12,6 +13,8 @@ mod feed_reader;
 mod idempotency;
 mod jobs;
 mod keys;
+mod log_export;
+mod log_tail;
 mod logs;
 mod messages;
 mod openapi;

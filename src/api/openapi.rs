@@ -7,9 +7,11 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::schema::StatusClassName;
 use super::state::ApiState;
-use super::{deliveries, enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
+use super::{
+    account_logs, deliveries, enrich, event_types, feed, jobs, keys, logs, recover, stats, test,
+    webhooks,
+};
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};
 use crate::events::Catalogue;
@@ -26,6 +28,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(webhooks::read, webhooks::update, webhooks::delete))
         .routes(routes!(keys::regenerate_secret))
         .routes(routes!(test::send))
+        .routes(routes!(account_logs::list))
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))
         .routes(routes!(logs::redeliver))
@@ -47,7 +50,6 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
     let components = ComponentsBuilder::from(components.unwrap_or_default())
         .schema(ProblemBody::name(), ProblemBody::schema())
         .schema(FieldError::name(), FieldError::schema())
-        .schema(StatusClassName::name(), StatusClassName::schema())
         .build();
 
     let mut document: Value = serde_json::from_str(FRAME).expect("the file is JSON");

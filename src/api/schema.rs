@@ -6,10 +6,11 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::log_export::ExportFormat;
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 use crate::manage::feed::DeliveryState;
-use crate::manage::{JOB_KINDS, JobState, OUTCOMES, RoundOrigin, SigningSecret, StatusClass};
+use crate::manage::{JOB_KINDS, JobState, OUTCOMES, RoundOrigin, SigningSecret};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -43,7 +44,6 @@ names!(
     "Outcome",
     OUTCOMES.iter().map(|outcome| outcome.as_str())
 );
-names!(StatusClassName, "StatusClass", StatusClass::NAMES);
 names!(
     DeliveryStateName,
     "DeliveryState",
@@ -59,6 +59,7 @@ names!(
     "SigningSecret",
     SigningSecret::ALL.iter().map(|secret| secret.as_str())
 );
+names!(LogFormatName, "LogFormat", ExportFormat::NAMES);
 names!(JobKindName, "JobKind", JOB_KINDS);
 names!(
     JobStateName,

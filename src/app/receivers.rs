@@ -133,7 +133,10 @@ impl manage::Receivers for Receivers {
 
             let previous = target.keys.previous.as_ref().map(|keys| &keys.secret);
             let secrets = [
-                (SigningSecret::Current, Some((&target.secret_key_id, &target.secret))),
+                (
+                    SigningSecret::Current,
+                    Some((&target.secret_key_id, &target.secret)),
+                ),
                 (
                     SigningSecret::Previous,
                     previous.map(|sealed| (&sealed.key_id, &sealed.bytes)),

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
 /// The keys of `data` that identify what an event is about. Values are as in `data`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
@@ -14,6 +18,50 @@ pub struct About {
     pub outlet_name: Option<String>,
     pub dsp: Option<String>,
     pub invoice_number: Option<String>,
+}
+
+/// What an event can be found by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SearchKeys {
+    pub release: Option<i64>,
+    /// See [`catalogue_key`].
+    pub catalogue: Option<i64>,
+    pub track: Option<i64>,
+}
+
+/// The keys of `data` that [`SearchKeys`] are read from.
+#[derive(Deserialize)]
+struct SearchFields<'a> {
+    release_id: Option<i64>,
+    track_id: Option<i64>,
+    #[serde(borrow)]
+    release_cat: Option<&'a RawValue>,
+}
+
+impl SearchKeys {
+    /// Reads the keys of an event's `data`. An event whose data cannot be read has none.
+    pub fn of(data: &str) -> SearchKeys {
+        let Ok(fields) = serde_json::from_str::<SearchFields<'_>>(data) else {
+            return SearchKeys::default();
+        };
+        let number = fields
+            .release_cat
+            .and_then(|number| serde_json::from_str::<String>(number.get()).ok());
+
+        SearchKeys {
+            release: fields.release_id,
+            catalogue: number.as_deref().map(catalogue_key),
+            track: fields.track_id,
+        }
+    }
+}
+
+/// Returns a hash of a catalogue number, without regard to upper and lower case. Stored with events,
+/// so it must never change.
+pub fn catalogue_key(number: &str) -> i64 {
+    let digest = Sha256::digest(number.to_lowercase());
+    let first = digest.first_chunk().copied();
+    i64::from_be_bytes(first.expect("a digest has 32 bytes"))
 }
 
 impl About {
@@ -72,8 +120,26 @@ mod tests {
 
         let completed = ["7", "CAT-001", "", "", "", "12", "Example Music", "", ""];
         assert_eq!(about(completed), "CAT-001 · Example Music");
-        assert_eq!(about(["7", "", "", "9", "", "", "", "", ""]), "Release 7 · Track 9");
-        assert_eq!(about(["", "", "", "", "", "", "", "", "INV-3"]), "Invoice INV-3");
+        assert_eq!(
+            about(["7", "", "", "9", "", "", "", "", ""]),
+            "Release 7 · Track 9"
+        );
+        assert_eq!(
+            about(["", "", "", "", "", "", "", "", "INV-3"]),
+            "Invoice INV-3"
+        );
         assert_eq!(about([""; 9]), "");
+    }
+
+    #[test]
+    fn an_event_is_found_by_its_numbers_whatever_else_it_has() {
+        let keys = SearchKeys::of(r#"{"release_id":7,"release_cat":"CAT-\u0030\"1","status":"x"}"#);
+        assert_eq!((keys.release, keys.track), (Some(7), None));
+        assert_eq!(keys.catalogue, Some(catalogue_key("cat-0\"1")));
+        assert_ne!(keys.catalogue, Some(catalogue_key("CAT-002")));
+
+        let none = r#"{"release_id":null,"release_cat":null,"track_id":9}"#;
+        assert_eq!(SearchKeys::of(none).track, Some(9));
+        assert_eq!(SearchKeys::of("[]"), SearchKeys::default());
     }
 }

@@ -67,7 +67,11 @@ mod tests {
             ("set-cookie", "session=secret"),
             ("vary", "origin"),
         ];
-        let kept = keep(headers.into_iter().map(|(name, value)| (name, value.as_bytes())));
+        let kept = keep(
+            headers
+                .into_iter()
+                .map(|(name, value)| (name, value.as_bytes())),
+        );
         let shown: Vec<(String, String)> = read(&kept).into_iter().collect();
         let expected = [
             ("content-type", "text/plain"),

@@ -15,6 +15,7 @@ mod idempotency;
 mod jobs;
 mod keys;
 pub mod limits;
+mod log_filters;
 mod logs;
 pub mod operators;
 mod page;
@@ -35,7 +36,9 @@ pub use self::jobs::{
     JOB_KINDS, JobDraft, JobScope, MAX_LABELS, PeriodFault, StartedJob, replayable,
 };
 pub use self::keys::{NewKeys, Overlap, PublicKey, PublicKeyCursor, public_key_text};
-pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
+pub use self::limits::OperationPermit;
+pub use self::log_filters::{FILTERS, FilterField, FilterKind, MAX_TEXT_CHARS};
+pub use self::logs::{LogEntry, LogScope, OUTCOMES, Redelivery, outcome};
 pub use self::page::{Cursor, List, ListPage, MalformedCursor};
 pub use self::receivers::{Receivers, RenderedRequest, SigningSecret, UncallableHost};
 pub use self::service::Manage;
@@ -51,5 +54,5 @@ pub use crate::store::feed::{
     Event, EventDelivery, EventHeadline, FeedFilter, PageSize as FeedPageSize,
 };
 pub use crate::store::jobs::{Job, JobState};
-pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, StatusClass};
+pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, StatusFilter};
 pub use crate::store::webhooks::Webhook;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -13,6 +14,8 @@ pub enum List {
     Webhooks,
     /// The delivery log of a webhook.
     Log(Uuid),
+    /// The delivery logs of all webhooks.
+    AllLogs,
     /// The jobs of a webhook.
     Jobs(Uuid),
 }
@@ -23,6 +26,7 @@ impl List {
         let (name, webhook) = match self {
             List::Webhooks => ("webhooks", Uuid::nil()),
             List::Log(webhook) => ("log", webhook),
+            List::AllLogs => ("logs", Uuid::nil()),
             List::Jobs(webhook) => ("jobs", webhook),
         };
 
@@ -57,6 +61,12 @@ impl fmt::Display for Cursor {
 }
 
 impl Cursor {
+    /// The time of the row.
+    pub fn time(self) -> Timestamp {
+        let millis = i64::try_from(self.id.as_u128() >> 80).unwrap_or(i64::MAX);
+        Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX)
+    }
+
     /// Parses a cursor of this list.
     pub fn parse(list: List, text: &str) -> Result<Cursor, MalformedCursor> {
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| MalformedCursor)?;
@@ -79,6 +89,9 @@ pub struct ListPage<T> {
     pub items: Vec<T>,
     /// None on the last page.
     pub next: Option<Cursor>,
+    /// Whether a search stopped early: there may be more rows that match before those of the next
+    /// page.
+    pub is_partial: bool,
 }
 
 impl<T> ListPage<T> {
@@ -101,6 +114,7 @@ impl<T> ListPage<T> {
             list,
             items: rows,
             next,
+            is_partial: false,
         }
     }
 
@@ -109,6 +123,7 @@ impl<T> ListPage<T> {
     pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> ListPage<T> {
         let list = self.list;
         ListPage {
+            is_partial: self.next.is_none() && horizon.is_some(),
             next: self.next.or(horizon.map(|id| Cursor { list, id })),
             ..self
         }
@@ -137,6 +152,7 @@ mod tests {
             List::Webhooks,
             List::Log(Uuid::from_u128(8)),
             List::Jobs(Uuid::from_u128(7)),
+            List::AllLogs,
         ] {
             assert_eq!(
                 Cursor::parse(other, &text),

@@ -1,5 +1,6 @@
 //! Statements on the attempt log, as a webhook's owner reads it.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -9,14 +10,17 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::statement::{FromRow, Statements, column, from_row};
-use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at, millis_of_id, start_of_day};
-use crate::domain::delivery::{Outcome, Timing};
+use super::{ID_TOLERANCE_MS, Result, Store, events, lowest_id_at, millis_of_id, start_of_day};
+use crate::domain::about::About;
+use crate::domain::delivery::{ErrorKind, Outcome, Timing};
 use crate::domain::event::{EventKind, UserId};
 use crate::sql::store as sql;
 
 /// Entries that one filtered page examines, which takes some milliseconds. A filter that matches
 /// nothing would otherwise read the webhook's whole log.
 const MOST_EXAMINED: usize = 2_000;
+/// Entries of each of many webhooks that one statement examines.
+const LEAST_EXAMINED: usize = 50;
 /// Entries that one statement examines. A longer statement would delay others that need the same
 /// processor.
 const EXAMINED_AT_ONCE: usize = 250;
@@ -25,6 +29,7 @@ const EXAMINED_AT_ONCE: usize = 250;
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub id: Uuid,
+    pub webhook: Uuid,
     pub delivery: Uuid,
     pub event: Uuid,
     /// The delivery's number within its webhook. None for tests and for deliveries of earlier
@@ -42,12 +47,14 @@ pub struct Entry {
     pub response_status: Option<i16>,
     /// Kind and message.
     pub error: Option<(String, String)>,
+    /// What the event is about. None if it has expired.
+    pub about: Option<About>,
 }
 
 from_row! {
     Entry {
-        id, delivery = "delivery_id", event = "event_id", sequence, event_kind, round, attempt, test, repaired, started_at, duration_ms, outcome,
-        response_status, error: error,
+        id, webhook = "webhook_id", delivery = "delivery_id", event = "event_id", sequence, event_kind, round, attempt, test, repaired, started_at, duration_ms, outcome,
+        response_status, error: error, about,
     }
 }
 
@@ -115,20 +122,35 @@ fn event_data(row: &Row) -> Result<Option<EventData>> {
         .map(|(occurred_at, data)| EventData { occurred_at, data }))
 }
 
-/// The responses whose status has the same first digit, or the attempts without a response.
+/// A status, the responses whose status has the same first digit, or the attempts without a
+/// response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatusClass(i16);
+pub struct StatusFilter(i16);
 
-impl StatusClass {
+impl StatusFilter {
     /// The names of the classes, at the index of their first digit.
-    pub const NAMES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+    pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-    /// Parses a class by its name.
-    pub fn named(name: &str) -> Option<StatusClass> {
-        StatusClass::NAMES
+    /// Parses a class by its name, or a status.
+    pub fn parse(text: &str) -> Option<StatusFilter> {
+        let class = StatusFilter::CLASSES
             .iter()
-            .position(|class| *class == name)
-            .map(|digit| StatusClass(digit as i16))
+            .position(|class| *class == text);
+        let status = || {
+            text.parse()
+                .ok()
+                .filter(|status| (100..600).contains(status))
+        };
+
+        class
+            .map(|digit| digit as i16)
+            .or_else(status)
+            .map(StatusFilter)
+    }
+
+    /// Whether only failed attempts and cancellations have such a status.
+    fn is_failure(self) -> bool {
+        self.0 != 2 && !(200..300).contains(&self.0)
     }
 }
 
@@ -137,11 +159,20 @@ impl StatusClass {
 pub struct LogFilter {
     pub event: Option<EventKind>,
     pub outcome: Option<Outcome>,
+    pub status: Option<StatusFilter>,
+    pub error: Option<ErrorKind>,
+    pub release: Option<i64>,
+    /// A catalogue number: all events of its releases.
+    pub catalogue: Option<String>,
+    pub track: Option<i64>,
+    /// The id or the name of an outlet, in lower case.
+    pub outlet: Option<String>,
+    pub event_id: Option<Uuid>,
+    pub delivery: Option<Uuid>,
     /// From this time on.
     pub since: Option<Timestamp>,
     /// Before this time.
     pub until: Option<Timestamp>,
-    pub status: Option<StatusClass>,
 }
 
 impl LogFilter {
@@ -150,15 +181,38 @@ impl LogFilter {
         let LogFilter {
             event,
             outcome,
+            status,
+            error,
+            release,
+            catalogue,
+            track,
+            outlet,
+            event_id,
+            delivery,
             since,
             until,
-            status,
         } = self;
+        let texts = [catalogue, outlet];
+        let numbers = [release, track];
+        let ids = [event_id, delivery];
+
         event.is_none()
             && outcome.is_none()
+            && status.is_none()
+            && error.is_none()
+            && texts.iter().all(|text| text.is_none())
+            && numbers.iter().all(|number| number.is_none())
+            && ids.iter().all(|id| id.is_none())
             && since.is_none()
             && until.is_none()
-            && status.is_none()
+    }
+
+    /// Whether only failed attempts and cancellations match.
+    fn is_of_failures(&self) -> bool {
+        self.outcome
+            .is_some_and(|outcome| outcome != Outcome::Delivered)
+            || self.status.is_some_and(StatusFilter::is_failure)
+            || self.error.is_some()
     }
 }
 
@@ -174,31 +228,55 @@ pub struct Matches {
 struct Examined {
     entry: Entry,
     is_match: bool,
-    /// As many entries as allowed were examined, and there may be more.
+    /// As many entries of its webhook as allowed were examined, and there may be more.
     is_last: bool,
+    /// How many entries the statement has examined.
+    examined: i64,
 }
 
-from_row! { Examined { entry: Entry::from_row, is_match, is_last } }
+from_row! { Examined { entry: Entry::from_row, is_match, is_last, examined } }
 
-/// Lists at most `limit` entries of the webhook's log with ids below `before`, newest first. A
-/// filtered search examines a bounded number of entries and returns where it stopped.
+/// The statements that list entries: all, failures, and those of given events.
+struct ListStatements {
+    all: String,
+    failures: String,
+    of_events: String,
+}
+
+static LIST: LazyLock<ListStatements> = LazyLock::new(|| {
+    let list = |entries: &str| sql::attempt::LIST.replace("{entries}", entries);
+    let subset = |condition| list(&sql::attempt::ENTRIES.replace("{subset}", condition));
+
+    ListStatements {
+        all: subset("true"),
+        failures: subset("attempt.outcome <> 'delivered'"),
+        of_events: list(sql::attempt::ENTRIES_OF_EVENTS),
+    }
+});
+
+/// Lists at most `limit` entries of the logs of a user's webhooks with ids below `before`, newest
+/// first. A filtered search examines a bounded number of entries and returns where it stopped.
 pub async fn list(
     store: &Store,
     user: &UserId,
-    webhook: Uuid,
+    webhooks: &[Uuid],
     filter: &LogFilter,
     before: Option<Uuid>,
     limit: usize,
 ) -> Result<Matches> {
     let LogFilter {
-        event,
-        outcome,
         since,
         until,
+        event,
+        outcome,
         status,
+        error,
+        outlet,
+        delivery,
+        ..
     } = filter;
 
-    let oldest = since.map_or(Uuid::nil(), |since| {
+    let mut oldest = since.map_or(Uuid::nil(), |since| {
         lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS)
     });
 
@@ -208,10 +286,24 @@ pub async fn list(
 
     let event = event.map(EventKind::as_str);
     let outcome = outcome.map(Outcome::as_str);
-    let status = status.map(|class| class.0);
+    let error = error.map(ErrorKind::as_str);
+    let status = status.map(|status| status.0);
     let mut found = Matches::default();
     let mut below = before.unwrap_or(Uuid::max()).min(latest);
     let mut examined = 0;
+
+    let events = events::of_filter(store, user, webhooks, filter, below).await?;
+    if let Some(events) = &events {
+        // Attempts are made after their events.
+        oldest = oldest.max(events.oldest);
+    }
+
+    let statement = match &events {
+        Some(_) => &LIST.of_events,
+        None if filter.is_of_failures() => &LIST.failures,
+        None => &LIST.all,
+    };
+    let ids = events.as_ref().map(|events| &events.ids);
 
     // First the newest day, because a statement on all days is slower to plan than to execute.
     let mut lowest = oldest.max(first_id_of_day(below));
@@ -219,32 +311,34 @@ pub async fn list(
     loop {
         let started = Instant::now();
         let wanted = limit - found.entries.len();
-        let at_once = if filter.is_empty() {
-            wanted
-        } else {
-            EXAMINED_AT_ONCE
+        let at_once = match (&events, filter.is_empty()) {
+            (Some(_), _) => MOST_EXAMINED,
+            (None, true) => wanted,
+            (None, false) => (EXAMINED_AT_ONCE / webhooks.len().max(1)).max(LEAST_EXAMINED),
         };
 
         let most = i64::try_from(at_once).unwrap_or(i64::MAX);
-        let returned = i64::try_from(wanted).unwrap_or(i64::MAX);
-        let params: [&(dyn ToSql + Sync); 11] = [
-            user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most,
-            &returned,
+        let returned = i64::try_from(wanted + webhooks.len()).unwrap_or(i64::MAX);
+        let params: [&(dyn ToSql + Sync); 15] = [
+            user, &webhooks, &lowest, &below, &most, &ids, &event, &outcome, since, until, &status,
+            &error, outlet, delivery, &returned,
         ];
 
         // The connection is not held between the statements, so that searches take turns with other
         // requests.
-        let rows: Vec<Examined> = store.fetch_all(sql::attempt::LIST, &params).await?;
-        let last = rows
-            .last()
-            .filter(|row| row.is_last)
-            .map(|row| row.entry.id);
+        let rows: Vec<Examined> = store.fetch_all(statement, &params).await?;
+        let last = rows.iter().find(|row| row.is_last).map(|row| row.entry.id);
+        examined += rows
+            .first()
+            .map_or(0, |row| usize::try_from(row.examined).unwrap_or(0));
 
-        found.entries.extend(
-            rows.into_iter()
-                .filter(|row| row.is_match)
-                .map(|row| row.entry),
-        );
+        // Below the last entry of one webhook, entries of it are missing.
+        let matches = rows
+            .into_iter()
+            .filter(|row| row.is_match && last.is_none_or(|last| row.entry.id >= last));
+        found
+            .entries
+            .extend(matches.map(|row| row.entry).take(wanted));
 
         if found.entries.len() >= limit {
             return Ok(found);
@@ -253,9 +347,11 @@ pub async fn list(
         (below, lowest) = match last {
             Some(last) => (last, oldest.max(first_id_of_day(last))),
             None if lowest > oldest => (lowest, oldest),
-            None => return Ok(found),
+            None => {
+                found.horizon = events.and_then(|events| events.horizon());
+                return Ok(found);
+            }
         };
-        examined += at_once;
 
         if last.is_some() && examined >= MOST_EXAMINED {
             found.horizon = last;

@@ -41,7 +41,10 @@ pub fn compare(left: Side, right: Side) -> Comparison {
         })
         .collect();
 
-    let missing = right.facts.into_iter().filter(|(name, _)| others.contains_key(name));
+    let missing = right
+        .facts
+        .into_iter()
+        .filter(|(name, _)| others.contains_key(name));
     rows.extend(missing.map(|(name, value)| ComparisonRow {
         name,
         left: None,

@@ -116,10 +116,9 @@ impl From<&Shown> for Side {
         ];
 
         facts.extend(
-            line.entry
-                .error
-                .iter()
-                .map(|(kind, message)| fact("Failure", format!("{}: {message}", failure_label(kind)))),
+            line.entry.error.iter().map(|(kind, message)| {
+                fact("Failure", format!("{}: {message}", failure_label(kind)))
+            }),
         );
         facts.extend(
             shown
@@ -167,7 +166,10 @@ impl DeliveryPage {
     }
 
     fn newest(&self) -> Option<Uuid> {
-        self.delivery.attempts.first().map(|attempt| attempt.entry.id)
+        self.delivery
+            .attempts
+            .first()
+            .map(|attempt| attempt.entry.id)
     }
 
     fn is_shown(&self, line: &LogLine) -> bool {
@@ -249,7 +251,10 @@ async fn render(
         None => None,
     };
     let comparison = match (shown.as_ref(), other) {
-        (Some(left), Some(log)) => Some(compare(left.into(), (&Shown::new(read(log).await?, attempts)).into())),
+        (Some(left), Some(log)) => Some(compare(
+            left.into(),
+            (&Shown::new(read(log).await?, attempts)).into(),
+        )),
         _ => None,
     };
 

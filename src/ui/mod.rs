@@ -91,6 +91,7 @@ pub fn router(state: UiState) -> Router {
         )
         .route("/ui/webhooks/new", get(edit::new))
         .nest("/ui/webhooks/{webhook}", webhook)
+        .route("/ui/logs", get(logs::show_all))
         .route("/ui/events", get(events::list))
         .route("/ui/events/{event}", get(events::show))
         .route("/ui/event-types", get(catalogue::show))

@@ -25,6 +25,7 @@ pub struct Frame {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Section {
     Webhooks,
+    Logs,
     Events,
     None,
 }

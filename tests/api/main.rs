@@ -7,6 +7,7 @@ mod attacks;
 mod audit;
 mod browser;
 mod conventions;
+mod deliveries;
 mod document;
 mod errors;
 mod feed;

@@ -126,3 +126,20 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
     assert_eq!(broken.answer, domain::Answer::Accepted { status: 200 });
     server.abort();
 }
+
+#[tokio::test]
+async fn parts_of_opening_a_connection_are_timed_once_per_connection() {
+    let bench = Bench::new().await;
+    let receiver = Receiver::start().await;
+    let sender = bench.sender();
+    let url = receiver.url_at("localhost", "/");
+    let timing = async || attempt(&sender, &url).await.unwrap().sent.unwrap().timing;
+
+    let opened = timing().await;
+    assert!(opened.dns.is_some() && opened.connect.is_some() && opened.wait.is_some());
+    assert_eq!(opened.tls, None);
+
+    let reused = timing().await;
+    assert_eq!((reused.dns, reused.connect, reused.tls), (None, None, None));
+    assert!(reused.wait.is_some());
+}

@@ -55,7 +55,8 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
     const ERRORS: &str = walhook::sql::store::attempt::LIST_ERRORS;
     const HOURS: &str = walhook::sql::store::webhook_hour::USER;
     const SESSION: &str = walhook::sql::store::session::FIND;
-    const PENDING: &str = walhook::sql::store::delivery::PENDING;
+    const DELIVERY: &str = walhook::sql::store::delivery::READ;
+    const ATTEMPTS: &str = walhook::sql::store::attempt::LIST_OF_DELIVERY;
     const TOKEN: &str = walhook::sql::store::api_token::FIND_USER;
     const LOG_TYPES: &str =
         "text, uuid, uuid, uuid, text, text, timestamptz, timestamptz, smallint, bigint, bigint";
@@ -127,10 +128,16 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
             "'\\x00', 1, 1".into(),
         ),
         (
-            "what is pending",
-            PENDING,
-            "text, uuid, uuid",
-            format!("'{user}', '{webhook}', '{nil}'"),
+            "a delivery",
+            DELIVERY,
+            "text, uuid, uuid, uuid",
+            format!("'{user}', '{webhook}', '{nil}', '{nil}'"),
+        ),
+        (
+            "the attempts of a delivery",
+            ATTEMPTS,
+            "text, uuid, uuid, uuid, uuid, bigint",
+            format!("'{user}', '{webhook}', '{nil}', '{nil}', '{nil}', 200"),
         ),
         (
             "an entry",

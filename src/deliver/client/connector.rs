@@ -58,11 +58,10 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
         .with_tls_config(tls)
         .https_or_http()
         .enable_all_versions();
-    let https = https
-        .wrap_connector(dialer.map_response(|stream| {
-            mark(Mark::Connected);
-            TokioIo::new(count(TokioIo::new(stream)))
-        }));
+    let https = https.wrap_connector(dialer.map_response(|stream| {
+        mark(Mark::Connected);
+        TokioIo::new(count(TokioIo::new(stream)))
+    }));
 
     Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
         let connecting = https.clone().call(url);
