@@ -108,7 +108,7 @@ impl Manage {
         delivery: Uuid,
     ) -> Result<DeliveryDetail> {
         let found = deliveries::get(&self.store, user, webhook, delivery).await?;
-        let (stored, attempts) = found.ok_or(Fault::NoSuchWebhook)?;
+        let (stored, mut attempts) = found.ok_or(Fault::NoSuchWebhook)?;
         let StoredDelivery {
             event,
             sequence,
@@ -118,6 +118,10 @@ impl Manage {
 
         if attempts.is_empty() && next.is_none() {
             return Err(Fault::NoSuchDelivery);
+        }
+
+        for attempt in &mut attempts {
+            attempt.entry.about = event.as_ref().map(|event| event.about.clone());
         }
 
         let last = attempts.first().map(|attempt| &attempt.entry);

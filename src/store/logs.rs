@@ -237,13 +237,13 @@ struct Examined {
 from_row! { Examined { entry: Entry::from_row, is_match, is_last, examined } }
 
 /// The statements that list entries: all, failures, and those of given events.
-struct ListStatements {
-    all: String,
-    failures: String,
-    of_events: String,
+pub struct ListStatements {
+    pub all: String,
+    pub failures: String,
+    pub of_events: String,
 }
 
-static LIST: LazyLock<ListStatements> = LazyLock::new(|| {
+pub static LIST: LazyLock<ListStatements> = LazyLock::new(|| {
     let list = |entries: &str| sql::attempt::LIST.replace("{entries}", entries);
     let subset = |condition| list(&sql::attempt::ENTRIES.replace("{subset}", condition));
 

@@ -19,6 +19,7 @@ mod isolation;
 mod jobs;
 mod jwt;
 mod keys;
+mod log_search;
 mod logs;
 mod memory;
 mod operations;

@@ -190,6 +190,9 @@ impl Stage {
                     "/deliveries/{delivery}?compare={bad}&compare={bad}"
                 )),
             ),
+            ("deliveries", "/ui/logs".into()),
+            ("deliveries-filtered", "/ui/logs?outlet=example+music&error=http_status".into()),
+            ("deliveries-invalid", "/ui/logs?release_id=x".into()),
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
             ("replay", at("/replay")),
