@@ -14,6 +14,7 @@ use crate::support::{Answer, Api, Receiver, TestApp};
 const URL: &str = "https://receiver.example/in";
 
 /// An attempt to insert, with its event.
+#[derive(Clone)]
 struct Made<'a> {
     user: &'a str,
     webhook: Uuid,
@@ -113,7 +114,7 @@ async fn every_filter_finds_its_entries_of_all_webhooks_and_none_of_others() {
         outcome: "permanently_failed",
         status: Some(503),
         error: Some("http_status"),
-        ..delivered
+        ..delivered.clone()
     };
     let failed = Made {
         data: json!({ "release_id": 8, "release_cat": "CAT-002", "outlet_id": 13, "outlet_name": "Other" }),

@@ -240,9 +240,15 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         ("a track, and an outlet", "track_id=77&outlet=12"),
         ("failures of the account", "outcome=failed"),
         ("a failure of the account", "error=dns&status=none"),
-        ("a rare outcome of the account", "outcome=permanently_failed"),
+        (
+            "a rare outcome of the account",
+            "outcome=permanently_failed",
+        ),
         ("an outlet of the account", "outlet=12"),
-        ("successes of the account", "outcome=delivered&event=delivery.failed"),
+        (
+            "successes of the account",
+            "outcome=delivered&event=delivery.failed",
+        ),
     ] {
         measure(&api, what, &format!("/logs?limit=100&{filter}"), true).await;
     }

@@ -40,7 +40,9 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
         assert_eq!(plan.lines().find(reads_whole), None, "{what}:\n{plan}");
 
         // The rows are counted before they are sorted and returned.
-        let reading = plan.split_once("WindowAgg").map_or("", |(_, reading)| reading);
+        let reading = plan
+            .split_once("WindowAgg")
+            .map_or("", |(_, reading)| reading);
 
         for wrong in ["->  Sort", "->  Incremental Sort", "Bitmap"] {
             assert!(
@@ -101,7 +103,9 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
             "the log of an event, an outlet and a time",
             all,
             LOG_TYPES,
-            log("null, 'delivery.failed', null, now() - interval '2 days', now(), 2, null, '12', null"),
+            log(
+                "null, 'delivery.failed', null, now() - interval '2 days', now(), 2, null, '12', null",
+            ),
         ),
         (
             "the log of failures",
@@ -113,7 +117,9 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
             "entries of events",
             of_events,
             LOG_TYPES,
-            log(&format!("'{{{nil},{max}}}', null, null, null, null, null, null, null, '{nil}'")),
+            log(&format!(
+                "'{{{nil},{max}}}', null, null, null, null, null, null, null, '{nil}'"
+            )),
         ),
         (
             "releases of a catalogue number",

@@ -191,7 +191,10 @@ impl Stage {
                 )),
             ),
             ("deliveries", "/ui/logs".into()),
-            ("deliveries-filtered", "/ui/logs?outlet=example+music&error=http_status".into()),
+            (
+                "deliveries-filtered",
+                "/ui/logs?outlet=example+music&error=http_status".into(),
+            ),
             ("deliveries-invalid", "/ui/logs?release_id=x".into()),
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),

@@ -28,8 +28,13 @@ async fn a_release_at_an_outlet_is_found_exported_and_opened() {
 
     assert_eq!(browser.count("[data-entry]").await, 1);
     let row = browser.text_of("[data-entry]").await;
-    assert!(row.contains(about) && row.contains("Aurora Recordings"), "{row}");
-    let exact = browser.evaluate("return document.querySelector('[data-entry] time').title").await;
+    assert!(
+        row.contains(about) && row.contains("Aurora Recordings"),
+        "{row}"
+    );
+    let exact = browser
+        .evaluate("return document.querySelector('[data-entry] time').title")
+        .await;
     assert!(exact.as_str().unwrap().contains("UTC"), "{exact}");
 
     // The link works with the session of the browser.
