@@ -70,7 +70,7 @@ where attempt.webhook_id = $2
 -- The newest entries of each webhook within bounds. `is_last` marks the last one of a webhook of which
 -- as many as allowed were read: there may be more below it. $1 user, $2 webhooks, $3 and $4 the bounds
 -- of ids, $5 entries to read of each webhook. The bounds are never null, so that they are bounds of
--- the index and choose partitions. {subset} is a condition that an index has, or `true`.
+-- the index and choose partitions. The placeholder is a condition that an index has, or `true`.
 select entry.*
 from walhook.webhook
 cross join lateral (
@@ -106,7 +106,7 @@ limit $5
 
 -- name: list
 -- Returns the entries that match, and those that are the last of their kind: the search continues
--- below the highest of these. {entries} is one of the statements above, with $1 to $6. $7 event type,
+-- below the highest of these. The placeholder is one of the statements above, with $1 to $6. $7 event type,
 -- $8 outcome, $9 since, $10 until, $11 the status or its first digit (0: no response), $12 kind of
 -- error, $13 outlet in lower case, $14 delivery, $15 entries to return at most
 select examined.*,

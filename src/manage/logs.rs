@@ -118,7 +118,7 @@ impl Manage {
         self.searches.begin_export(user)
     }
 
-    /// Returns the next part of an export. The caller has begun it, and pauses between the parts.
+    /// Returns the next part of an export. The caller holds its permit, and pauses between the parts.
     pub async fn export(
         &self,
         user: &UserId,

@@ -25,7 +25,7 @@ pub struct Marks {
 /// A part of opening a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A new connection is begun.
+    /// A new connection is opened.
     Dialing,
     Resolving,
     Resolved,
