@@ -115,7 +115,7 @@ select examined.*,
 from (
     select attempt.id, attempt.webhook_id, attempt.delivery_id, attempt.event_id, attempt.sequence, attempt.event_kind,
            attempt.round, attempt.attempt, attempt.test, attempt.started_at, attempt.duration_ms, attempt.outcome,
-           attempt.response_status, attempt.error_kind, attempt.error_message, attempt.is_last, count(*) over () as examined,
+           attempt.response_status, attempt.error_kind, attempt.error_message, attempt.is_last,
            ($6::uuid[] is null or attempt.event_id = any ($6))
            and ($7::text is null or attempt.event_kind = $7)
            and ($8::text is null or attempt.outcome = $8)

@@ -24,7 +24,8 @@ pub struct DeliveryBody {
     event_id: Uuid,
     #[schema(value_type = EventName)]
     event_type: String,
-    /// What the event is about, such as `CAT-001 · Example Music`; null if the event has expired
+    /// What the event is about, such as `CAT-001 · Example Music`; null if the event has
+    /// expired or names nothing
     #[schema(required = true)]
     about: Option<String>,
     /// Null if the event has expired
@@ -112,7 +113,7 @@ impl From<DeliveryDetail> for DeliveryBody {
             webhook_id: delivery.webhook,
             event_id: delivery.event,
             event_type: delivery.kind().to_owned(),
-            about: event.map(|event| event.about.to_string()),
+            about: event.and_then(|event| event.about.text()),
             occurred_at: event.map(|event| micros(event.occurred_at)),
             sequence: delivery.sequence,
             test: delivery.is_test(),

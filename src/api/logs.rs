@@ -38,7 +38,8 @@ pub struct LogEntryBody {
     sequence: Option<i64>,
     #[schema(value_type = EventName)]
     event_type: String,
-    /// What the event is about, such as `CAT-001 · Example Music`; null if the event has expired
+    /// What the event is about, such as `CAT-001 · Example Music`; null if the event has
+    /// expired or names nothing
     #[schema(required = true)]
     about: Option<String>,
     /// Null if there was no response
@@ -174,7 +175,7 @@ impl From<Entry> for LogEntryBody {
         LogEntryBody {
             id: entry.id,
             webhook_id: entry.webhook,
-            about: entry.about.as_ref().map(About::to_string),
+            about: entry.about.as_ref().and_then(About::text),
             delivery_id: entry.delivery,
             event_id: entry.event,
             sequence: entry.sequence,

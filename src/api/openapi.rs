@@ -7,6 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::schema::LogFormatName;
 use super::state::ApiState;
 use super::{
     account_logs, deliveries, enrich, event_types, feed, jobs, keys, logs, recover, stats, test,
@@ -50,6 +51,7 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
     let components = ComponentsBuilder::from(components.unwrap_or_default())
         .schema(ProblemBody::name(), ProblemBody::schema())
         .schema(FieldError::name(), FieldError::schema())
+        .schema(LogFormatName::name(), LogFormatName::schema())
         .build();
 
     let mut document: Value = serde_json::from_str(FRAME).expect("the file is JSON");

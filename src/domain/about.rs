@@ -82,6 +82,11 @@ impl About {
             invoice_number: next(),
         }
     }
+
+    /// Returns the text. None if there is nothing to name.
+    pub fn text(&self) -> Option<String> {
+        Some(self.to_string()).filter(|text| !text.is_empty())
+    }
 }
 
 /// Such as "CAT-001 · Example Music". Empty if there is nothing to name.

@@ -16,14 +16,18 @@ use crate::domain::delivery::{ErrorKind, Outcome, Timing};
 use crate::domain::event::{EventKind, UserId};
 use crate::sql::store as sql;
 
-/// Entries that one filtered page examines, which takes some milliseconds. A filter that matches
-/// nothing would otherwise read the webhook's whole log.
-const MOST_EXAMINED: usize = 2_000;
-/// Entries of each of many webhooks that one statement examines.
-const LEAST_EXAMINED: usize = 50;
-/// Entries that one statement examines. A longer statement would delay others that need the same
-/// processor.
+/// Statements of one filtered page, which together take some tens of milliseconds. A filter that
+/// matches nothing would otherwise read whole logs.
+const MOST_STATEMENTS: usize = 8;
+/// Entries of the events of a search that one statement examines.
+const EXAMINED_OF_EVENTS: usize = 2_000;
+/// Entries of a webhook that one statement examines. A longer statement would delay others that need
+/// the same processor.
 const EXAMINED_AT_ONCE: usize = 250;
+/// Entries that one statement examines in all, if it reads the logs of several webhooks: with many
+/// webhooks, each page goes less far back.
+const EXAMINED_OF_ALL: usize = 1_000;
+const LEAST_EXAMINED: usize = 20;
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
@@ -230,11 +234,9 @@ struct Examined {
     is_match: bool,
     /// As many entries of its webhook as allowed were examined, and there may be more.
     is_last: bool,
-    /// How many entries the statement has examined.
-    examined: i64,
 }
 
-from_row! { Examined { entry: Entry::from_row, is_match, is_last, examined } }
+from_row! { Examined { entry: Entry::from_row, is_match, is_last } }
 
 /// The statements that list entries: all, failures, and those of given events.
 pub struct ListStatements {
@@ -290,7 +292,7 @@ pub async fn list(
     let status = status.map(|status| status.0);
     let mut found = Matches::default();
     let mut below = before.unwrap_or(Uuid::max()).min(latest);
-    let mut examined = 0;
+    let mut statements = 0;
 
     let events = events::of_filter(store, user, webhooks, filter, below).await?;
     if let Some(events) = &events {
@@ -312,9 +314,11 @@ pub async fn list(
         let started = Instant::now();
         let wanted = limit - found.entries.len();
         let at_once = match (&events, filter.is_empty()) {
-            (Some(_), _) => MOST_EXAMINED,
+            (Some(_), _) => EXAMINED_OF_EVENTS,
             (None, true) => wanted,
-            (None, false) => (EXAMINED_AT_ONCE / webhooks.len().max(1)).max(LEAST_EXAMINED),
+            (None, false) => {
+                (EXAMINED_OF_ALL / webhooks.len().max(1)).clamp(LEAST_EXAMINED, EXAMINED_AT_ONCE)
+            }
         };
 
         let most = i64::try_from(at_once).unwrap_or(i64::MAX);
@@ -328,9 +332,7 @@ pub async fn list(
         // requests.
         let rows: Vec<Examined> = store.fetch_all(statement, &params).await?;
         let last = rows.iter().find(|row| row.is_last).map(|row| row.entry.id);
-        examined += rows
-            .first()
-            .map_or(0, |row| usize::try_from(row.examined).unwrap_or(0));
+        statements += 1;
 
         // Below the last entry of one webhook, entries of it are missing.
         let matches = rows
@@ -353,7 +355,7 @@ pub async fn list(
             }
         };
 
-        if last.is_some() && examined >= MOST_EXAMINED {
+        if last.is_some() && !filter.is_empty() && statements >= MOST_STATEMENTS {
             found.horizon = last;
             return Ok(found);
         }

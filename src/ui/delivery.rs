@@ -158,10 +158,9 @@ impl DeliveryPage {
 
     /// What the delivery is about, or its event type.
     fn title(&self) -> String {
-        let about = self.delivery.event_detail.as_ref();
-        about
-            .map(|event| event.about.to_string())
-            .filter(|about| !about.is_empty())
+        let event = self.delivery.event_detail.as_ref();
+        event
+            .and_then(|event| event.about.text())
             .unwrap_or_else(|| self.delivery.kind().to_owned())
     }
 

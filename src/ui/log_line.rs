@@ -49,8 +49,7 @@ impl LogLine {
 
     /// What the event is about. None if there is nothing to name.
     pub fn about(&self) -> Option<String> {
-        let about = self.entry.about.as_ref()?.to_string();
-        Some(about).filter(|about| !about.is_empty())
+        self.entry.about.as_ref()?.text()
     }
 
     /// Returns the label of the outcome and the class of its badge.

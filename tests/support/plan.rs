@@ -36,10 +36,10 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
     for plan in plans {
         assert!(plan.contains("Index"), "{what}:\n{plan}");
         let reads_whole =
-            |line: &&str| line.contains("Seq Scan on ") && !line.contains("cost=0.00..0.00");
+            |line: &&str| line.contains("Seq Scan on ") && !line.contains("cost=0.00..0.0");
         assert_eq!(plan.lines().find(reads_whole), None, "{what}:\n{plan}");
 
-        // The rows are counted before they are sorted and returned.
+        // The last rows are found before those that match are sorted and returned.
         let reading = plan
             .split_once("WindowAgg")
             .map_or("", |(_, reading)| reading);
