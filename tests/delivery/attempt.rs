@@ -132,14 +132,21 @@ async fn parts_of_opening_a_connection_are_timed_once_per_connection() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let sender = bench.sender();
-    let url = receiver.url_at("localhost", "/");
-    let timing = async || attempt(&sender, &url).await.unwrap().sent.unwrap().timing;
+    let timing = async |url: &str| attempt(&sender, url).await.unwrap().sent.unwrap().timing;
+    let url = receiver.url("/");
 
-    let opened = timing().await;
-    assert!(opened.dns.is_some() && opened.connect.is_some() && opened.wait.is_some());
-    assert_eq!(opened.tls, None);
+    let opened = timing(&url).await;
+    assert!(
+        opened.connect.is_some() && opened.wait.is_some(),
+        "{opened:?}"
+    );
+    assert_eq!((opened.dns, opened.tls), (None, None));
 
-    let reused = timing().await;
+    let reused = timing(&url).await;
     assert_eq!((reused.dns, reused.connect, reused.tls), (None, None, None));
     assert!(reused.wait.is_some());
+
+    let unknown = timing("http://no-such-host.invalid/").await;
+    assert!(unknown.dns.is_some(), "{unknown:?}");
+    assert_eq!((unknown.connect, unknown.wait), (None, None));
 }

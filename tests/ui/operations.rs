@@ -260,7 +260,7 @@ impl Walkthrough {
     /// A new delivery appears in the log.
     async fn watch_log(&self, id: &str) {
         self.browser.visit("/ui").await;
-        self.browser.click("a[href$='/logs']").await;
+        self.browser.click("main a[href$='/logs']").await;
 
         if self.browser.has_scripts() {
             self.browser.click("#live").await;
