@@ -126,9 +126,7 @@ impl Tail {
         match cancel_on_drop(read).await {
             Ok((entries, has_more)) => {
                 let ids = entries.iter().map(|entry| entry.id).collect();
-                let Some(seen) = self.seen.replace(ids) else {
-                    return None;
-                };
+                let seen = self.seen.replace(ids)?;
 
                 let is_cut = has_more && entries.iter().all(|entry| !seen.contains(&entry.id));
                 let mut new: Vec<Entry> = entries
