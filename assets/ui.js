@@ -106,6 +106,7 @@ async function submitInPlace(form, button) {
     const isGood = !main.querySelector("#flash .bad");
     main.querySelector("#flash")?.replaceChildren();
     document.getElementById("main").replaceWith(document.adoptNode(main));
+    history.replaceState(null, "", loaded.response.url);
     prepare(main);
     document.getElementById(button?.id)?.focus();
     if (text) showFlash(text, isGood);
@@ -117,7 +118,11 @@ async function submitInPlace(form, button) {
   }
 }
 
+// Ends the live updates of the page's earlier content.
+let stopLive = () => {};
+
 function startLive(button) {
+  stopLive();
   const until = Date.now() + MAX_LIVE_MILLISECONDS;
   let timer = null;
   const stop = () => {
@@ -125,6 +130,8 @@ function startLive(button) {
     timer = null;
     button.setAttribute("aria-pressed", "false");
   };
+  stopLive = stop;
+  let last = null;
   const poll = async () => {
     try {
       if (!document.hidden) await refresh();
@@ -140,6 +147,11 @@ function startLive(button) {
     const fresh = loaded?.page.getElementById("entries");
     if (!fresh || !loaded.response.ok) throw new Error("unexpected response");
     const shown = document.getElementById("entries");
+    if ("auto" in button.dataset && !("pending" in fresh.dataset)) stop();
+    // Nothing has changed, or the visitor is about to use what would be replaced.
+    const content = fresh.innerHTML;
+    if (content === last || shown.querySelector("input:checked")) return;
+    last = content;
     const known = new Set(Array.from(shown.querySelectorAll("[data-entry]"), (row) => row.dataset.entry));
     const added = Array.from(fresh.querySelectorAll("[data-entry]")).filter((row) => !known.has(row.dataset.entry));
     if (added.length === 0 && !("refresh" in shown.dataset)) return;
@@ -155,11 +167,13 @@ function startLive(button) {
     button.setAttribute("aria-pressed", "true");
     timer = setTimeout(poll, 0);
   });
+  if ("auto" in button.dataset) button.click();
 }
 
 function prepare(root) {
   localizeTimes(root);
   localizeFields(root);
+  for (const origin of root.querySelectorAll("[data-origin]")) origin.textContent = location.origin;
   for (const button of root.querySelectorAll("[data-copy]")) button.hidden = false;
   for (const button of root.querySelectorAll("[data-live]")) {
     button.hidden = false;

@@ -185,10 +185,21 @@ create table walhook.event (
     -- Whether the event was found by comparison after a gap: what was in between is not known.
     repaired    boolean not null default false,
     -- json and not jsonb: every attempt must send the same bytes.
-    data        json not null
+    data        json not null,
+    -- What the event is about, for searches: from `data`, and a hash of the catalogue number. Null
+    -- for events without it.
+    release_id  bigint,
+    catalogue   bigint,
+    track_id    bigint
 ) partition by range (id);
 create table walhook.event_default partition of walhook.event default;
 create index event_feed on walhook.event (user_id, sequence) where sequence is not null;
+-- Find the events of a release, a catalogue number or a track, and by them their attempts: so the
+-- attempt log, which has more rows, needs no such index. One integer each, most of which repeat:
+-- equal keys are stored once.
+create index event_release on walhook.event (release_id) where release_id is not null;
+create index event_catalogue on walhook.event (catalogue) where catalogue is not null;
+create index event_track on walhook.event (track_id) where track_id is not null;
 -- Finds the newest events of all users: by it, open streams learn which users have new events.
 create index event_order on walhook.event (sequence) where sequence is not null;
 
@@ -337,7 +348,9 @@ create index delivery_order on walhook.delivery (webhook_id, order_key, sequence
 -- The round of a delivery that was redelivered; one that is not here is in its first.
 create table walhook.delivery_round (
     delivery_id uuid primary key,
-    round       smallint not null
+    round       smallint not null,
+    -- The rounds that recoveries have started. The others were started by single redeliveries.
+    recovered   smallint[] not null default '{}'
 );
 
 -- Events that a subscribed webhook did not get because it was inactive when they were stored. A row
@@ -391,13 +404,24 @@ create table walhook.attempt (
     -- The other signatures in the header webhook-signature, concatenated: 32 bytes with the
     -- previous secret, then 64 bytes for each ed25519 key. Null if there are none.
     more_signatures    bytea,
+    -- The headers of the response, at most 2 KiB, as lines: a name, a colon, a space, a value.
+    response_headers   bytea,
     -- The first 4 KiB of the response's body.
     response_body      bytea,
+    -- How long the parts of the request took. The first three are null if an open connection was
+    -- used, and each part that was not reached is.
+    dns_ms             integer,
+    connect_ms         integer,
+    tls_ms             integer,
+    -- From the connection to the head of the response.
+    wait_ms            integer,
     primary key (webhook_id, id)
 ) partition by range (id);
 create table walhook.attempt_default partition of walhook.attempt default;
 -- Finds the attempts of an event, whose deliveries the API and the web UI show.
 create index attempt_event on walhook.attempt (event_id);
+-- Finds failures among many successes, which have no entry in it.
+create index attempt_failed on walhook.attempt (webhook_id, id) where outcome <> 'delivered';
 
 -- Attempts that were in flight when their delivery was redelivered or cancelled. Their outcome
 -- changes nothing any more, but they were made, and have a row in the attempt log. A row goes when

@@ -304,14 +304,6 @@ with recursive visit (webhook_id, due_at, visited) as (
 )
 select coalesce(extract(epoch from now() - min(due_at)), 0)::float8 from visit where due_at < now()
 
--- name: pending
--- $1 user, $2 webhook, $3 delivery. No row if the delivery has ended.
-select delivery.round, delivery.attempt, nullif(delivery.due_at, 'infinity') as due_at, delivery.lease is not null as leased
-from walhook.delivery
-where delivery.id = $3
-  and delivery.webhook_id = $2
-  and exists (select from walhook.webhook where user_id = $1 and id = $2)
-
 -- name: promote
 -- Makes the first delivery of each key due if it is parked, and returns it: under a lease and with
 -- its event, or without both if $3 is null. The transaction has removed the deliveries before it. A
@@ -392,6 +384,26 @@ select (select count(*) from visit) as visited,
     (select count(*) from promoted) as promoted
 from visit
 
+-- name: read
+-- Reads a delivery: its event, and what is pending. No row without the webhook. $1 user, $2 webhook,
+-- $3 delivery, $4 its event
+select event.kind, event.occurred_at, event.about, event.sequence as feed_sequence,
+    pending.id is not null as is_pending, pending.round, pending.attempt, pending.sequence,
+    nullif(pending.due_at, 'infinity') as due_at, pending.lease is not null as leased,
+    coalesce((select recovered from walhook.delivery_round where delivery_id = $3), '{}') as recovered
+from walhook.webhook
+-- A lateral join, so that the event is read by its index.
+left join lateral (
+    select kind, occurred_at, sequence,
+        array[data ->> 'release_id', data ->> 'release_cat', data ->> 'release_title', data ->> 'track_id', data ->> 'isrc',
+            data ->> 'outlet_id', data ->> 'outlet_name', data ->> 'dsp', data ->> 'invoice_number'] as about
+    from walhook.event
+    where event.id = $4 and event.user_id = $1
+    limit 1
+) as event on true
+left join walhook.delivery as pending on pending.id = $3 and pending.webhook_id = $2
+where webhook.user_id = $1 and webhook.id = $2
+
 -- name: redeliver
 -- Starts the next round of deliveries: at attempt 1, due now. It replaces a pending retry, or an
 -- attempt in flight, whose lease it ends. $1 ids in order, $2 events, $3 the rounds they are in, $4
@@ -402,11 +414,14 @@ with held as materialized (
     select from walhook.delivery where id = any ($1::uuid[]) order by id for update
 ),
 next as (
-    insert into walhook.delivery_round (delivery_id, round)
-    select id, round + 1 from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, position)
+    insert into walhook.delivery_round (delivery_id, round, recovered)
+    select id, round + 1, case when $6 then array[round + 1]::smallint[] else '{}' end from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, position)
     where round < 32767 and (select count(*) from held) >= 0
     order by position
-    on conflict (delivery_id) do update set round = delivery_round.round + 1
+    on conflict (delivery_id) do update set round = delivery_round.round + 1,
+        -- The last hundred, so that the row stays small.
+        recovered = case when $6 then (delivery_round.recovered || (delivery_round.round + 1)::smallint)
+            [greatest(cardinality(delivery_round.recovered) - 98, 1):] else delivery_round.recovered end
     where delivery_round.round < 32767 and (not $6::boolean or delivery_round.round = excluded.round - 1)
     returning delivery_id, round
 )

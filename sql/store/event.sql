@@ -41,18 +41,21 @@ where user_id = $1 and id = $2 and sequence is not null
 
 -- name: insert
 -- $1 ids, $2 users, $3 kinds, $4 occurred, $5 commits, $6 ordinals, $7 labels, $8 data as text, $9
--- whether a repair found them
+-- releases, $10 hashes of catalogue numbers, $11 tracks, $12 whether a repair found them
 with counter as (
     update walhook.event_sequence set last = last + cardinality($1::uuid[]) returning last - cardinality($1::uuid[]) as first
 )
-insert into walhook.event (id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data, repaired, sequence)
-select id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data::json, $9, counter.first + number
+insert into walhook.event (id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data, release_id, catalogue, track_id,
+    repaired, sequence)
+select id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data::json, release_id, catalogue, track_id, $12,
+    counter.first + number
 from counter
 cross join (
     -- Faster than one `unnest` of all arrays in `from`, which is materialised first.
     select unnest($1::uuid[]) as id, unnest($2::text[]) as user_id, unnest($3::text[]) as kind,
         unnest($4::timestamptz[]) as occurred_at, unnest($5::pg_lsn[]) as commit_lsn, unnest($6::bigint[]) as ordinal,
-        unnest($7::bigint[]) as label_id, unnest($8::text[]) as data, generate_subscripts($1::uuid[], 1) as number
+        unnest($7::bigint[]) as label_id, unnest($8::text[]) as data, unnest($9::bigint[]) as release_id,
+        unnest($10::bigint[]) as catalogue, unnest($11::bigint[]) as track_id, generate_subscripts($1::uuid[], 1) as number
 ) as raised
 
 -- name: insert_test
@@ -70,6 +73,38 @@ cross join lateral (
     select id, sequence, data ->> 'release_id' as release from walhook.event where event.id = wanted.id offset 0
 ) as event
 order by event.sequence
+
+-- name: releases_of_catalogue
+-- $1 user, $2 the hash of a catalogue number, $3 the number in lower case, $4 events to read at most
+select distinct numbered.release_id
+from (
+    select release_id, data ->> 'release_cat' as release_cat
+    from walhook.event
+    where catalogue = $2 and user_id = $1 and release_id is not null
+    limit $4
+) as numbered
+where lower(numbered.release_cat) = $3
+
+-- name: find_of_releases
+-- Finds the newest events of a user that are about these releases. $1 user, $2 releases, $3 track, or
+-- null, $4 the id below which to look, $5 events to read at most, $6 events to return at most
+select id
+from (
+    select id
+    from walhook.event
+    where release_id = any ($2::bigint[]) and user_id = $1 and id < $4 and ($3::bigint is null or track_id = $3)
+    limit $5
+) as found
+order by id desc
+limit $6
+
+-- name: find_of_track
+-- Finds the newest events of a user that are about a track. $1 user, $2 track, $3 the id below which
+-- to look, $4 events to read at most, $5 events to return at most
+select id
+from (select id from walhook.event where track_id = $2 and user_id = $1 and id < $3 limit $4) as found
+order by id desc
+limit $5
 
 -- name: last_sequence
 -- The number of the last event.

@@ -75,7 +75,7 @@ impl From<EventDelivery> for DeliveryBody {
         DeliveryBody {
             id: delivery.id,
             webhook_id: delivery.webhook,
-            state: DeliveryState::of(&delivery).as_str(),
+            state: DeliveryState::of(delivery.is_pending, delivery.outcome.as_deref()).as_str(),
             attempts: delivery.attempts,
             next_attempt_at: due_at.map(millis),
         }
@@ -199,7 +199,7 @@ fn seconds(text: &str) -> Result<u64, String> {
 
 /// Whether the client prefers a stream: browsers and libraries for Server-Sent Events accept
 /// nothing else.
-fn accepts_stream(headers: &HeaderMap) -> bool {
+pub fn accepts_stream(headers: &HeaderMap) -> bool {
     let names_it = |accepted: &HeaderValue| {
         let accepted = accepted.to_str().unwrap_or_default();
         accepted.to_ascii_lowercase().contains(EVENT_STREAM)

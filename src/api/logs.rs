@@ -1,7 +1,7 @@
 //! Reads the delivery log of a webhook, and redelivers its entries.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -11,20 +11,24 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::query::{self, LogId, Page, QueryParameters, WebhookId};
-use super::schema::{ErrorKindName, EventName, OutcomeName, StatusClassName};
+use super::log_export::csv_field;
+use super::query::{LogFilterParameters, LogId, Page, QueryParameters, WebhookId};
+use super::schema::{ErrorKindName, EventName, OutcomeName, SigningSecretName};
 use super::state::ApiState;
 use crate::auth::{Caller, Changer};
-use crate::domain::event::EventKind;
+use crate::domain::about::About;
+use crate::domain::delivery::Timing;
+use crate::domain::response;
 use crate::domain::time::millis;
 use crate::http::problem::Problem;
-use crate::manage::{Entry, List, LogEntry, LogFilter, Redelivery, StatusClass};
+use crate::manage::{Entry, List, LogEntry, LogScope, Redelivery, SigningSecret};
 
 /// One attempt, or a cancellation
 #[derive(Serialize, ToSchema)]
 #[schema(as = LogEntry)]
 pub struct LogEntryBody {
     id: Uuid,
+    webhook_id: Uuid,
     /// The same on every attempt of one delivery
     delivery_id: Uuid,
     event_id: Uuid,
@@ -34,6 +38,10 @@ pub struct LogEntryBody {
     sequence: Option<i64>,
     #[schema(value_type = EventName)]
     event_type: String,
+    /// What the event is about, such as `CAT-001 · Example Music`; null if the event has
+    /// expired or names nothing
+    #[schema(required = true)]
+    about: Option<String>,
     /// Null if there was no response
     #[schema(required = true)]
     response_status: Option<i16>,
@@ -73,6 +81,14 @@ pub struct LogDetailBody {
     entry: LogEntryBody,
     #[serde(flatten)]
     request: RequestBody,
+    /// The secret of the webhook that verifies `X-Webhook-Signature` as it was sent; null if it has
+    /// been replaced since, or without a request
+    #[schema(required = true, value_type = Option<SigningSecretName>)]
+    signed_with: Option<&'static str>,
+    timing: TimingBody,
+    /// Those that fit in 2 KiB, without the values of `Set-Cookie`; null if there was no response
+    #[schema(required = true)]
+    response_headers: Option<BTreeMap<String, String>>,
     /// The first 4 KiB; null if there was no response
     #[schema(required = true)]
     response_body: Option<String>,
@@ -90,10 +106,76 @@ pub struct RequestBody {
     request_body: Option<String>,
 }
 
+impl LogEntryBody {
+    /// Writes the entry as a line of a CSV file.
+    pub fn write_csv(&self, out: &mut String) {
+        let number = |number: Option<i32>| number.map(|number| number.to_string());
+        let error = self.error.as_ref();
+        let fields = [
+            Some(self.timestamp.clone()),
+            Some(self.webhook_id.to_string()),
+            Some(self.event_type.clone()),
+            self.about.clone(),
+            Some(self.outcome.clone()),
+            number(self.response_status.map(i32::from)),
+            number(self.duration_ms),
+            Some(self.round.to_string()),
+            Some(self.attempt.to_string()),
+            error.map(|error| error.kind.clone()),
+            error.map(|error| error.message.clone()),
+            Some(self.test.to_string()),
+            Some(self.delivery_id.to_string()),
+            Some(self.event_id.to_string()),
+            Some(self.id.to_string()),
+        ];
+
+        for (index, field) in fields.into_iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+
+            csv_field(&field.unwrap_or_default(), out);
+        }
+
+        out.push_str("\r\n");
+    }
+}
+
+/// How long the parts of the request took, in milliseconds. The first three are null if an open
+/// connection was used, and so is each part that was not reached
+#[derive(Serialize, ToSchema)]
+#[schema(as = Timing)]
+pub struct TimingBody {
+    /// The lookup of the host's name
+    #[schema(required = true)]
+    dns_ms: Option<u64>,
+    #[schema(required = true)]
+    connect_ms: Option<u64>,
+    #[schema(required = true)]
+    tls_ms: Option<u64>,
+    /// From the connection to the head of the response
+    #[schema(required = true)]
+    wait_ms: Option<u64>,
+}
+
+impl From<Timing> for TimingBody {
+    fn from(timing: Timing) -> Self {
+        let millis = |part: Option<Duration>| part.map(|part| part.as_millis() as u64);
+        TimingBody {
+            dns_ms: millis(timing.dns),
+            connect_ms: millis(timing.connect),
+            tls_ms: millis(timing.tls),
+            wait_ms: millis(timing.wait),
+        }
+    }
+}
+
 impl From<Entry> for LogEntryBody {
     fn from(entry: Entry) -> Self {
         LogEntryBody {
             id: entry.id,
+            webhook_id: entry.webhook,
+            about: entry.about.as_ref().and_then(About::text),
             delivery_id: entry.delivery,
             event_id: entry.event,
             sequence: entry.sequence,
@@ -124,11 +206,7 @@ impl From<Entry> for LogEntryBody {
         ("limit" = Option<u8>, Query, description = "The number of entries; 50 by default", minimum = 1, maximum = 100),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
          pattern = "^[A-Za-z0-9_-]{28}$"),
-        ("event" = Option<EventName>, Query, description = "Only this event"),
-        ("outcome" = Option<OutcomeName>, Query, description = "Only this outcome"),
-        ("status" = Option<StatusClassName>, Query, description = "Only this class of responses, or attempts without a response"),
-        ("since" = Option<String>, Query, format = DateTime, description = "From this time on (RFC 3339)"),
-        ("until" = Option<String>, Query, format = DateTime, description = "Before this time (RFC 3339)"),
+        LogFilterParameters,
     ),
     responses((status = 200, description = "A page of the delivery log", body = Page<LogEntryBody>,
                headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
@@ -141,26 +219,14 @@ pub async fn list(
 ) -> Result<Response, Problem> {
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Log(webhook));
-    let event = parameters.optional("event", EventKind::from_str);
-    let outcome = parameters.optional("outcome", query::outcome);
-    let (since, until) = parameters.period();
-
-    let filter = LogFilter {
-        event,
-        outcome,
-        since,
-        until,
-        status: parameters.optional("status", |name| {
-            StatusClass::named(name).ok_or_else(|| query::one_of(&StatusClass::NAMES))
-        }),
-    };
+    let filter = parameters.log_filter();
 
     // First, so that an unknown webhook is reported before errors of the query.
     state.manage().webhook(&user, webhook).await?;
     let target = parameters.finish()?;
     let page = state
         .manage()
-        .log(&user, webhook, &filter, cursor, limit)
+        .log(&user, &LogScope::Webhook(webhook), &filter, cursor, limit)
         .await?;
     Ok(Page::<LogEntryBody>::from(page).response(&target))
 }
@@ -175,7 +241,11 @@ pub async fn read(
     Caller(user): Caller,
     LogId { webhook, log }: LogId,
 ) -> Result<Json<LogDetailBody>, Problem> {
-    let LogEntry { detail, request } = state.manage().log_entry(&user, webhook, log).await?;
+    let LogEntry {
+        detail,
+        request,
+        signed_with,
+    } = state.manage().log_entry(&user, webhook, log).await?;
     let (request_headers, request_body) = request
         .map(|request| (request.headers, request.body))
         .unzip();
@@ -187,6 +257,9 @@ pub async fn read(
             request_headers,
             request_body,
         },
+        signed_with: signed_with.map(SigningSecret::as_str),
+        timing: detail.timing.into(),
+        response_headers: detail.response_headers.as_deref().map(response::read),
         response_body: detail
             .response_body
             .map(|body| String::from_utf8_lossy(&body).into_owned()),

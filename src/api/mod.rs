@@ -1,9 +1,11 @@
 //! The management API: JSON over HTTP. Every request is authenticated, and reads and changes only
 //! what belongs to its user.
 
+mod account_logs;
 mod asyncapi;
 mod audit;
 mod body;
+mod deliveries;
 mod docs;
 mod enrich;
 mod event_types;
@@ -12,6 +14,8 @@ mod feed_reader;
 mod idempotency;
 mod jobs;
 mod keys;
+mod log_export;
+mod log_tail;
 mod logs;
 mod messages;
 mod openapi;

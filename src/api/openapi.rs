@@ -7,10 +7,11 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::schema::{ActionName, StatusClassName};
+use super::schema::{ActionName, LogFormatName};
 use super::state::ApiState;
 use super::{
-    audit, enrich, event_types, feed, jobs, keys, logs, recover, stats, test, tokens, webhooks,
+    account_logs, audit, deliveries, enrich, event_types, feed, jobs, keys, logs, recover, stats,
+    test, tokens, webhooks,
 };
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};
@@ -29,9 +30,11 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(webhooks::read_by_name, webhooks::put))
         .routes(routes!(keys::regenerate_secret))
         .routes(routes!(test::send))
+        .routes(routes!(account_logs::list))
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))
         .routes(routes!(logs::redeliver))
+        .routes(routes!(deliveries::read))
         .routes(routes!(recover::recover))
         .routes(routes!(jobs::replay))
         .routes(routes!(jobs::list))
@@ -52,8 +55,8 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
     let components = ComponentsBuilder::from(components.unwrap_or_default())
         .schema(ProblemBody::name(), ProblemBody::schema())
         .schema(FieldError::name(), FieldError::schema())
-        .schema(StatusClassName::name(), StatusClassName::schema())
         .schema(ActionName::name(), ActionName::schema())
+        .schema(LogFormatName::name(), LogFormatName::schema())
         .build();
 
     let mut document: Value = serde_json::from_str(FRAME).expect("the file is JSON");

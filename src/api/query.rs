@@ -12,14 +12,19 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type};
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::domain::delivery::Outcome;
 use crate::domain::members::{FieldError, MAX_ERRORS};
 use crate::http::Pairs;
 use crate::http::problem::Problem;
-use crate::manage::{self, Cursor, Fault, List, OUTCOMES};
+use crate::manage::{
+    self, Cursor, FILTERS, Fault, FilterKind, List, LogFilter, MAX_TEXT_CHARS, OUTCOMES,
+};
 
 /// The error of a text that is not a time.
 pub const NOT_A_TIME: &str = "expected an RFC 3339 time, such as 2026-03-01T09:05:00Z";
@@ -50,6 +55,14 @@ pub struct LogId {
     pub log: Uuid,
 }
 
+/// The `webhook` and the `delivery` of the path.
+#[derive(Deserialize, FromRequestParts)]
+#[from_request(via(Path), rejection(Problem))]
+pub struct DeliveryId {
+    pub webhook: Uuid,
+    pub delivery: Uuid,
+}
+
 /// The `webhook` and the `job` of the path.
 #[derive(Deserialize, FromRequestParts)]
 #[from_request(via(Path), rejection(Problem))]
@@ -77,6 +90,7 @@ impl From<PathRejection> for Problem {
 
         let fault = match key.as_str() {
             "log" => Fault::NoSuchLogEntry,
+            "delivery" => Fault::NoSuchDelivery,
             "job" => Fault::NoSuchJob,
             "id" => Fault::NoSuchEvent,
             "token" => Fault::NoSuchToken,
@@ -90,6 +104,55 @@ impl From<PathRejection> for Problem {
 /// Parses an outcome by its name.
 pub fn outcome(name: &str) -> Result<Outcome, String> {
     manage::outcome(name).ok_or_else(|| one_of(&OUTCOMES.map(Outcome::as_str)))
+}
+
+/// The parameters that filter delivery logs.
+pub struct LogFilterParameters;
+
+impl IntoParams for LogFilterParameters {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let parameter = |name: &str, description: &str, schema: RefOr<Schema>| {
+            ParameterBuilder::new()
+                .name(name)
+                .parameter_in(ParameterIn::Query)
+                .description(Some(description))
+                .schema(Some(schema))
+                .build()
+        };
+        let filters = FILTERS
+            .iter()
+            .map(|field| parameter(field.name, field.description, schema_of(&field.kind)));
+        let times = [
+            ("since", "From this time on (RFC 3339)"),
+            ("until", "Before this time (RFC 3339)"),
+        ]
+        .map(|(name, description)| {
+            let time = SchemaFormat::KnownFormat(KnownFormat::DateTime);
+            let schema = ObjectBuilder::new()
+                .schema_type(Type::String)
+                .format(Some(time));
+            parameter(name, description, schema.into())
+        });
+
+        filters.chain(times).collect()
+    }
+}
+
+fn schema_of(kind: &FilterKind) -> RefOr<Schema> {
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    let schema = match kind {
+        FilterKind::Choice(names) => text.enum_values(Some(names())),
+        FilterKind::Status => text.pattern(Some("^(none|[1-5]xx|[1-5][0-9][0-9])$")),
+        FilterKind::Number => ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64))),
+        FilterKind::Text => text
+            .min_length(Some(1))
+            .max_length(Some(MAX_TEXT_CHARS))
+            .pattern(Some("[^\\s]")),
+        FilterKind::Id => text.format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid))),
+    };
+    schema.into()
 }
 
 /// The error of a text that is none of these names.
@@ -246,6 +309,17 @@ impl QueryParameters {
         })
     }
 
+    /// Reads the filter of a delivery log.
+    pub fn log_filter(&mut self) -> LogFilter {
+        let mut filter = LogFilter::default();
+        for field in &FILTERS {
+            self.optional(field.name, |text| (field.set)(&mut filter, text));
+        }
+
+        (filter.since, filter.until) = self.period();
+        filter
+    }
+
     pub fn finish(self) -> Result<ListUri, Problem> {
         if self.errors.is_empty() {
             Ok(ListUri {
@@ -286,6 +360,11 @@ pub struct Page<T> {
     /// The cursor of the next page; null on the last one
     #[schema(required = true)]
     next_cursor: Option<String>,
+    /// Only of delivery logs: true if the search stopped early, after the bounded number of entries
+    /// that one request examines. More entries may match: continue with `next_cursor`
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    partial: bool,
 }
 
 impl<R, T: From<R>> From<manage::ListPage<R>> for Page<T> {
@@ -294,6 +373,7 @@ impl<R, T: From<R>> From<manage::ListPage<R>> for Page<T> {
         Page {
             data,
             next_cursor: page.next.map(|cursor| cursor.to_string()),
+            partial: page.is_partial,
         }
     }
 }

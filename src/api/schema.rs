@@ -6,10 +6,13 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::log_export::ExportFormat;
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 use crate::manage::feed::DeliveryState;
-use crate::manage::{Action, JOB_KINDS, JobState, OUTCOMES, Scope, StatusClass, Via};
+use crate::manage::{
+    Action, JOB_KINDS, JobState, OUTCOMES, RoundOrigin, Scope, SigningSecret, Via,
+};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -54,12 +57,22 @@ names!(
     Action::ALL.iter().map(|action| action.as_str())
 );
 names!(ViaName, "Via", Via::NAMES);
-names!(StatusClassName, "StatusClass", StatusClass::NAMES);
 names!(
     DeliveryStateName,
     "DeliveryState",
     DeliveryState::ALL.iter().map(|state| state.as_str())
 );
+names!(
+    RoundOriginName,
+    "RoundOrigin",
+    RoundOrigin::ALL.iter().map(|origin| origin.as_str())
+);
+names!(
+    SigningSecretName,
+    "SigningSecret",
+    SigningSecret::ALL.iter().map(|secret| secret.as_str())
+);
+names!(LogFormatName, "LogFormat", ExportFormat::NAMES);
 names!(JobKindName, "JobKind", JOB_KINDS);
 names!(
     JobStateName,

@@ -27,12 +27,20 @@ const PAGE: FeedPageSize = FeedPageSize {
 };
 /// Shows proxies and clients that the connection works. Usual proxies close silent connections
 /// after 60 seconds.
-const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
+pub const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 /// How long clients wait before they connect again, in milliseconds.
-const RECONNECT_AFTER: u32 = 1_000;
+pub const RECONNECT_AFTER: u32 = 1_000;
 /// After a failed read. The stream stays open: browsers give up for good if a new connection is
 /// answered with an error.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// Whether a token of the platform has expired.
+pub async fn is_expired(state: &ApiState, token: Option<&str>) -> bool {
+    match (token, state.auth.jwt()) {
+        (Some(token), Some(verifier)) => matches!(verifier.user(token).await, Ok(Err(_))),
+        _ => false,
+    }
+}
 
 /// An open stream.
 struct EventStream {
@@ -156,9 +164,7 @@ impl EventStream {
     async fn comment(&mut self) -> Option<Bytes> {
         self.comment_at = Instant::now() + COMMENT_INTERVAL;
 
-        if let (Some(token), Some(verifier)) = (&self.token, self.state.auth.jwt())
-            && let Ok(Err(_)) = verifier.user(token).await
-        {
+        if is_expired(&self.state, self.token.as_deref()).await {
             return None;
         }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use secrecy::ExposeSecret;
 use tokio::runtime::Handle;
 use tracing::Instrument;
 use url::Url;
@@ -19,9 +20,9 @@ use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
 use crate::domain::event::EventKind;
 use crate::domain::headers::MASK;
-use crate::manage::{self, LogDetail, RenderedRequest, UncallableHost};
+use crate::manage::{self, LogDetail, RenderedRequest, SigningSecret, UncallableHost};
 use crate::record;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::telemetry::traces::Tracer;
 use crate::vault::Vault;
 
@@ -120,6 +121,48 @@ impl manage::Receivers for Receivers {
             headers: headers.chain(custom).collect(),
             body: String::from_utf8_lossy(&request.body).into_owned(),
         })
+    }
+
+    fn signed_with<'a>(
+        &'a self,
+        logged: &'a LogDetail,
+        request: &'a RenderedRequest,
+    ) -> BoxFuture<'a, Result<Option<SigningSecret>, StoreError>> {
+        let verify = async move {
+            let Some(target) = self.store.targets(&[logged.webhook]).await?.pop() else {
+                return Ok(None);
+            };
+
+            let previous = target.keys.previous.as_ref().map(|keys| &keys.secret);
+            let secrets = [
+                (
+                    SigningSecret::Current,
+                    Some((&target.secret_key_id, &target.secret)),
+                ),
+                (
+                    SigningSecret::Previous,
+                    previous.map(|sealed| (&sealed.key_id, &sealed.bytes)),
+                ),
+            ];
+            let is_by = |key_id: &str, sealed: &[u8]| {
+                let Ok(secret) = self.vault.open_text(logged.webhook, key_id, sealed) else {
+                    return false;
+                };
+                let signatures = Signer::new(secret.expose_secret()).sign(
+                    logged.entry.delivery,
+                    logged.entry.started_at,
+                    request.body.as_bytes(),
+                );
+                logged.signature.as_deref() == Some(&signatures.body)
+            };
+
+            Ok(secrets
+                .into_iter()
+                .find(|(_, sealed)| sealed.is_some_and(|(key_id, bytes)| is_by(key_id, bytes)))
+                .map(|(secret, _)| secret))
+        };
+
+        verify.boxed()
     }
 
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {

@@ -143,7 +143,14 @@ async fn verify_user(config: &Config, user: &UserId) -> anyhow::Result<()> {
 }
 
 const COLUMNS: [&str; 8] = [
-    "ID", "USER", "CREATED", "SCOPE", "EXPIRES", "LAST USED", "REVOKED", "NAME",
+    "ID",
+    "USER",
+    "CREATED",
+    "SCOPE",
+    "EXPIRES",
+    "LAST USED",
+    "REVOKED",
+    "NAME",
 ];
 
 fn cells(token: &access::Token) -> [String; 8] {

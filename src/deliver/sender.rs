@@ -106,6 +106,8 @@ impl Sender {
             url: endpoint.url(),
             signatures: request.signatures,
             duration: exchange.duration,
+            timing: exchange.timing,
+            response_headers: exchange.headers,
             excerpt: exchange.excerpt,
             retry_after: retry_after
                 .and_then(|value| retry_after::parse(value.to_str().ok()?, clock.now())),

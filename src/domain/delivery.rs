@@ -117,6 +117,18 @@ impl ErrorKind {
             ErrorKind::PayloadTooLarge | ErrorKind::WebhookInactive | ErrorKind::EventExpired
         )
     }
+
+    /// Returns whether no connection to the receiver was established.
+    pub const fn is_unconnected(self) -> bool {
+        matches!(
+            self,
+            ErrorKind::Dns
+                | ErrorKind::ConnectRefused
+                | ErrorKind::ConnectTimeout
+                | ErrorKind::Tls
+                | ErrorKind::BlockedAddress
+        )
+    }
 }
 
 impl fmt::Display for ErrorKind {
@@ -186,11 +198,27 @@ pub struct Sent {
     pub url: Arc<str>,
     pub signatures: Signatures,
     pub duration: Duration,
+    pub timing: Timing,
+    /// The headers of the response, as [`response::keep`](super::response::keep) returns them.
+    pub response_headers: Vec<u8>,
     /// The first bytes of the response body.
     pub excerpt: Vec<u8>,
     /// The wait until the next attempt that the receiver asks for (`Retry-After`), if that is to be
     /// honored.
     pub retry_after: Option<Duration>,
+}
+
+/// How long the parts of a request took. A part that was not reached is None, and so are the first
+/// three if the request was sent on an open connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// The lookup of the host's name. None for an address.
+    pub dns: Option<Duration>,
+    /// Of the connection to the receiver, or of the tunnel to it.
+    pub connect: Option<Duration>,
+    pub tls: Option<Duration>,
+    /// From the connection to the head of the response.
+    pub wait: Option<Duration>,
 }
 
 /// A delivery with its finished attempt, to be recorded.

@@ -187,16 +187,22 @@ pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uui
 }
 
 /// Computes the id of the delivery of one event to one webhook. It is the same on every attempt and
-/// after every restart.
+/// after every restart. It is the event's id, with its hash combined by exclusive or with one of the
+/// webhook, so that the event of a delivery is found without an index: see [`delivered_event`].
 pub fn delivery_id(event: Uuid, webhook: Uuid) -> Uuid {
-    let digest = Sha256::new()
-        .chain_update(event.as_bytes())
-        .chain_update(webhook.as_bytes())
-        .finalize();
+    let digest = Sha256::digest(webhook.as_bytes());
     let mut bytes = *event.as_bytes();
-    bytes[6..].copy_from_slice(&digest[..10]);
+
+    for (byte, mask) in bytes[6..].iter_mut().zip(digest) {
+        *byte ^= mask;
+    }
 
     with_version_and_variant(bytes)
+}
+
+/// Computes the event of a delivery to a webhook: the inverse of [`delivery_id`].
+pub fn delivered_event(delivery: Uuid, webhook: Uuid) -> Uuid {
+    delivery_id(delivery, webhook)
 }
 
 fn uuid_v7(at: Timestamp, digest: &[u8]) -> Uuid {
@@ -321,6 +327,7 @@ mod tests {
         }
 
         assert_ne!(delivery, delivery_id(event, Uuid::from_u128(2)));
+        assert_eq!(delivered_event(delivery, Uuid::from_u128(1)), event);
     }
 
     #[test]

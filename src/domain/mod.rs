@@ -1,6 +1,7 @@
 //! The types that all stages share: changes, events, webhooks and deliveries. No I/O, no clock, no
 //! randomness.
 
+pub mod about;
 pub mod addons;
 pub mod audit;
 pub mod backoff;
@@ -23,6 +24,7 @@ pub mod position;
 pub mod publication;
 pub mod read_pages;
 mod reserved;
+pub mod response;
 pub mod scope;
 pub mod sealed;
 pub mod sequence;

@@ -357,6 +357,7 @@ impl From<Fault> for Problem {
         match fault {
             Fault::NoSuchWebhook
             | Fault::NoSuchLogEntry
+            | Fault::NoSuchDelivery
             | Fault::NoSuchEvent
             | Fault::NoSuchJob
             | Fault::NoSuchToken => NOT_FOUND.with(detail),

@@ -13,6 +13,8 @@ pub enum Fault {
     NoSuchWebhook,
     #[error("the webhook's delivery log has no such entry")]
     NoSuchLogEntry,
+    #[error("the webhook has no such delivery, or it is older than the retention period")]
+    NoSuchDelivery,
     #[error("there is no such event, or it is older than the retention period")]
     NoSuchEvent,
     /// As many clients follow the feed as allowed, of this user or of all.

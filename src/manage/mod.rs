@@ -7,6 +7,7 @@
 //! that concerns a webhook names the user or the user's session: another user's webhook is not
 //! found.
 
+mod deliveries;
 pub mod erase;
 mod fault;
 pub mod feed;
@@ -14,6 +15,7 @@ mod idempotency;
 mod jobs;
 mod keys;
 pub mod limits;
+mod log_filters;
 mod logs;
 pub mod operators;
 mod page;
@@ -27,15 +29,18 @@ mod test_delivery;
 pub mod tokens;
 mod webhooks;
 
+pub use self::deliveries::{DeliveryDetail, RoundOrigin};
 pub use self::fault::Fault;
 pub use self::idempotency::IdempotencyClaim;
 pub use self::jobs::{
     JOB_KINDS, JobDraft, JobScope, MAX_LABELS, PeriodFault, StartedJob, replayable,
 };
 pub use self::keys::{NewKeys, Overlap, PublicKey, PublicKeyCursor, public_key_text};
-pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
+pub use self::limits::OperationPermit;
+pub use self::log_filters::{FILTERS, FilterField, FilterKind, MAX_TEXT_CHARS};
+pub use self::logs::{LogEntry, LogScope, OUTCOMES, Redelivery, outcome};
 pub use self::page::{Cursor, List, ListPage, MalformedCursor};
-pub use self::receivers::{Receivers, RenderedRequest, UncallableHost};
+pub use self::receivers::{Receivers, RenderedRequest, SigningSecret, UncallableHost};
 pub use self::service::Manage;
 pub use self::sessions::Principal;
 pub use self::stats::{BriefHour, Counts, Hour};
@@ -49,9 +54,10 @@ pub use crate::domain::scope::Scope;
 pub use crate::domain::signing::Signing;
 pub use crate::store::access::{LONGEST_LIFE as SESSION_LIFETIME, NewToken, Token};
 pub use crate::store::audit::{Action, Actor, Record as AuditRecord, RecordFilter, Via};
+pub use crate::store::deliveries::{NextAttempt, TimedEntry};
 pub use crate::store::feed::{
     Event, EventDelivery, EventHeadline, FeedFilter, PageSize as FeedPageSize,
 };
 pub use crate::store::jobs::{Job, JobState};
-pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, NextAttempt, StatusClass};
+pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, StatusFilter};
 pub use crate::store::webhooks::Webhook;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -13,6 +14,8 @@ pub enum List {
     Webhooks,
     /// The delivery log of a webhook.
     Log(Uuid),
+    /// The delivery logs of all webhooks.
+    AllLogs,
     /// The jobs of a webhook.
     Jobs(Uuid),
     Tokens,
@@ -25,6 +28,7 @@ impl List {
         let (name, webhook) = match self {
             List::Webhooks => ("webhooks", Uuid::nil()),
             List::Log(webhook) => ("log", webhook),
+            List::AllLogs => ("logs", Uuid::nil()),
             List::Jobs(webhook) => ("jobs", webhook),
             List::Tokens => ("tokens", Uuid::nil()),
             List::Audit => ("audit", Uuid::nil()),
@@ -66,6 +70,12 @@ impl Cursor {
         Uuid::from_u128(self.id.as_u128().saturating_sub(1))
     }
 
+    /// The time of the row.
+    pub fn time(self) -> Timestamp {
+        let millis = i64::try_from(self.id.as_u128() >> 80).unwrap_or(i64::MAX);
+        Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX)
+    }
+
     /// Parses a cursor of this list.
     pub fn parse(list: List, text: &str) -> Result<Cursor, MalformedCursor> {
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| MalformedCursor)?;
@@ -88,6 +98,9 @@ pub struct ListPage<T> {
     pub items: Vec<T>,
     /// None on the last page.
     pub next: Option<Cursor>,
+    /// Whether a search stopped early: there may be more rows that match before those of the next
+    /// page.
+    pub is_partial: bool,
 }
 
 impl<T> ListPage<T> {
@@ -110,6 +123,7 @@ impl<T> ListPage<T> {
             list,
             items: rows,
             next,
+            is_partial: false,
         }
     }
 
@@ -118,6 +132,7 @@ impl<T> ListPage<T> {
     pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> ListPage<T> {
         let list = self.list;
         ListPage {
+            is_partial: self.next.is_none() && horizon.is_some(),
             next: self.next.or(horizon.map(|id| Cursor { list, id })),
             ..self
         }
@@ -146,6 +161,7 @@ mod tests {
             List::Webhooks,
             List::Log(Uuid::from_u128(8)),
             List::Jobs(Uuid::from_u128(7)),
+            List::AllLogs,
         ] {
             assert_eq!(
                 Cursor::parse(other, &text),

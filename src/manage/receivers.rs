@@ -8,6 +8,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::domain::delivery::{Attempt, Delivery};
+use crate::store::StoreError;
 use crate::store::logs::LogDetail;
 
 /// Checks receivers' URLs, renders logged requests and sends tests.
@@ -22,6 +23,14 @@ pub trait Receivers: Send + Sync {
     /// Renders a logged request as it was sent. None if none was sent, or if the event has expired.
     fn render(&self, logged: &LogDetail) -> Option<RenderedRequest>;
 
+    /// Computes the signature of a logged request again, and returns the secret that gives the one
+    /// that was sent. None if the webhook no longer has it.
+    fn signed_with<'a>(
+        &'a self,
+        logged: &'a LogDetail,
+        request: &'a RenderedRequest,
+    ) -> BoxFuture<'a, Result<Option<SigningSecret>, StoreError>>;
+
     /// Makes one attempt, whatever the webhook's state, and logs it as a test. Returns the log
     /// entry's id. An error is a fault of Walhook, not of the receiver.
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>>;
@@ -34,6 +43,25 @@ pub enum UncallableHost {
     Blocked(String),
     /// The name does not resolve at the moment, or the lookup failed.
     Unresolved(String),
+}
+
+/// A secret of a webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SigningSecret {
+    Current,
+    /// The one before the last replacement.
+    Previous,
+}
+
+impl SigningSecret {
+    pub const ALL: [SigningSecret; 2] = [SigningSecret::Current, SigningSecret::Previous];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SigningSecret::Current => "current",
+            SigningSecret::Previous => "previous",
+        }
+    }
 }
 
 /// The headers and the body of a request.

@@ -19,12 +19,21 @@ const COUNTS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(12).expect("not zero");
 const COUNT_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
 const COUNTS_IN_PROGRESS: usize = 1;
 
+/// An export reads half of the time, on one connection.
+const MAX_EXPORTS: usize = 1;
+/// In seconds. Most exports take less.
+const AFTER_EXPORT: u64 = 10;
+/// Each searches once a second.
+const MAX_TAILS: usize = 2;
+
 /// The searches of all users.
 pub struct Searches {
     rate: RateLimit<UserId>,
     in_progress: ConcurrencyLimit<UserId>,
     counts: RateLimit<UserId>,
     counts_in_progress: ConcurrencyLimit<UserId>,
+    exports: ConcurrencyLimit<UserId>,
+    tails: ConcurrencyLimit<UserId>,
 }
 
 impl Searches {
@@ -34,6 +43,8 @@ impl Searches {
             in_progress: ConcurrencyLimit::new(MAX_IN_PROGRESS),
             counts: RateLimit::per_minute(COUNTS_PER_MINUTE, COUNT_BURST),
             counts_in_progress: ConcurrencyLimit::new(COUNTS_IN_PROGRESS),
+            exports: ConcurrencyLimit::new(MAX_EXPORTS),
+            tails: ConcurrencyLimit::new(MAX_TAILS),
         }
     }
 
@@ -49,6 +60,20 @@ impl Searches {
         let permit = permit.ok_or(too_many_searches(1))?;
         self.count(user)?;
         Ok(permit)
+    }
+
+    /// Begins an export of delivery logs, which lasts until the permit is dropped.
+    pub fn begin_export(&self, user: &UserId) -> Result<OperationPermit<UserId>> {
+        let what = "another export is in progress";
+        let seconds = AFTER_EXPORT;
+        self.exports
+            .acquire(user)
+            .ok_or(Fault::RateLimit { what, seconds })
+    }
+
+    /// Begins to follow delivery logs, which lasts until the permit is dropped.
+    pub fn begin_tail(&self, user: &UserId) -> Result<OperationPermit<UserId>> {
+        self.tails.acquire(user).ok_or(Fault::TooManyStreams)
     }
 
     /// Begins a count of what a job would cover, which lasts until the permit is dropped.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::statement::{Arrays, Statements, arrays, from_row};
 use super::{Result, Store};
-use crate::domain::delivery::{Answer, Attempted, Delivery, Next, Outcome, Sent};
+use crate::domain::delivery::{Answer, Attempted, Delivery, Next, Outcome, Sent, Timing};
 use crate::domain::disablement::Standing;
 use crate::domain::event::UserId;
 use crate::domain::notice;
@@ -104,6 +104,7 @@ impl CompletedAttempt {
     /// Removes the text of the response, because the store rejects it.
     pub fn remove_response(&mut self) {
         if let Some(sent) = &mut self.attempted.attempt.sent {
+            sent.response_headers.clear();
             sent.excerpt.clear();
         }
 
@@ -114,6 +115,11 @@ impl CompletedAttempt {
 
     fn sent(&self) -> Option<&Sent> {
         self.attempted.attempt.sent.as_ref()
+    }
+
+    /// Returns how long a part of the request took, in milliseconds.
+    fn took(&self, part: impl FnOnce(&Timing) -> Option<Duration>) -> Option<i32> {
+        part(&self.sent()?.timing).map(milliseconds)
     }
 }
 
@@ -249,7 +255,15 @@ fn arrays_of<'a>(attempts: &[&'a CompletedAttempt]) -> Arrays<'a> {
         completed
             .sent()
             .map(|sent| &*sent.signatures.more)
-            .filter(|more| !more.is_empty())
+            .filter(|more| !more.is_empty()),
+        completed
+            .sent()
+            .map(|sent| &*sent.response_headers)
+            .filter(|headers| !headers.is_empty()),
+        completed.took(|timing| timing.dns),
+        completed.took(|timing| timing.connect),
+        completed.took(|timing| timing.tls),
+        completed.took(|timing| timing.wait)
     ))
 }
 

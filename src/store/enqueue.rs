@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::statement::{Params, Statements, arrays, from_row};
 use super::{Result, Store, delivery};
+use crate::domain::about::SearchKeys;
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::subject::{EventFilter, Subject, is_wanted};
@@ -143,7 +144,11 @@ pub async fn insert_events(
     events: &[Event],
     repaired: bool,
 ) -> Result<()> {
-    let rows = arrays!(events, |event| (
+    let keyed: Vec<(&Event, SearchKeys)> = events
+        .iter()
+        .map(|event| (event, SearchKeys::of(&event.data)))
+        .collect();
+    let rows = arrays!(keyed, |(event, keys)| (
         event.id,
         &event.user,
         event.kind.as_str(),
@@ -152,6 +157,9 @@ pub async fn insert_events(
         event.position.ordinal() as i64,
         event.label,
         &*event.data,
+        keys.release,
+        keys.catalogue,
+        keys.track,
     ));
     run_unless_empty(
         transaction,

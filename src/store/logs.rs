@@ -1,6 +1,7 @@
 //! Statements on the attempt log, as a webhook's owner reads it.
 
-use std::time::Instant;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use postgres_types::ToSql;
@@ -8,23 +9,31 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::statement::{Statements, column, from_row};
-use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at, start_of_day};
-use crate::domain::delivery::Outcome;
+use super::statement::{FromRow, Statements, column, from_row};
+use super::{ID_TOLERANCE_MS, Result, Store, events, lowest_id_at, millis_of_id, start_of_day};
+use crate::domain::about::About;
+use crate::domain::delivery::{ErrorKind, Outcome, Timing};
 use crate::domain::event::{EventKind, UserId};
 use crate::sql::store as sql;
 
-/// Entries that one filtered page examines, which takes some milliseconds. A filter that matches
-/// nothing would otherwise read the webhook's whole log.
-const MOST_EXAMINED: usize = 2_000;
-/// Entries that one statement examines. A longer statement would delay others that need the same
-/// processor.
+/// Statements of one filtered page, which together take some tens of milliseconds. A filter that
+/// matches nothing would otherwise read whole logs.
+const MOST_STATEMENTS: usize = 8;
+/// Entries of the events of a search that one statement examines.
+const EXAMINED_OF_EVENTS: usize = 2_000;
+/// Entries of a webhook that one statement examines. A longer statement would delay others that need
+/// the same processor.
 const EXAMINED_AT_ONCE: usize = 250;
+/// Entries that one statement examines in all, if it reads the logs of several webhooks: with many
+/// webhooks, each page goes less far back.
+const EXAMINED_OF_ALL: usize = 1_000;
+const LEAST_EXAMINED: usize = 20;
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub id: Uuid,
+    pub webhook: Uuid,
     pub delivery: Uuid,
     pub event: Uuid,
     /// The delivery's number within its webhook. None for tests and for deliveries of earlier
@@ -42,12 +51,14 @@ pub struct Entry {
     pub response_status: Option<i16>,
     /// Kind and message.
     pub error: Option<(String, String)>,
+    /// What the event is about. None if it has expired.
+    pub about: Option<About>,
 }
 
 from_row! {
     Entry {
-        id, delivery = "delivery_id", event = "event_id", sequence, event_kind, round, attempt, test, repaired, started_at, duration_ms, outcome,
-        response_status, error: error,
+        id, webhook = "webhook_id", delivery = "delivery_id", event = "event_id", sequence, event_kind, round, attempt, test, repaired, started_at, duration_ms, outcome,
+        response_status, error: error, about,
     }
 }
 
@@ -55,6 +66,22 @@ fn error(row: &Row) -> Result<Option<(String, String)>> {
     let (kind, message): (Option<String>, Option<String>) =
         (column(row, "error_kind")?, column(row, "error_message")?);
     Ok(kind.map(|kind| (kind, message.unwrap_or_default())))
+}
+
+impl FromRow for Timing {
+    fn from_row(row: &Row) -> Result<Timing> {
+        let part = |name| -> Result<Option<Duration>> {
+            let millis: Option<u32> = column(row, name)?;
+            Ok(millis.map(|millis| Duration::from_millis(millis.into())))
+        };
+
+        Ok(Timing {
+            dns: part("dns_ms")?,
+            connect: part("connect_ms")?,
+            tls: part("tls_ms")?,
+            wait: part("wait_ms")?,
+        })
+    }
 }
 
 /// One attempt with the data that its request is rendered from.
@@ -67,6 +94,9 @@ pub struct LogDetail {
     pub signature: Option<Vec<u8>>,
     pub standard_signature: Option<Vec<u8>>,
     pub more_signatures: Option<Vec<u8>>,
+    pub timing: Timing,
+    /// As [`response::keep`](crate::domain::response::keep) returns them.
+    pub response_headers: Option<Vec<u8>>,
     pub response_body: Option<Vec<u8>>,
     /// None if the event is older than the retention period.
     pub event_data: Option<EventData>,
@@ -77,7 +107,7 @@ pub struct LogDetail {
 from_row! {
     LogDetail {
         webhook = "webhook_id", entry: Entry::from_row, url, signature, standard_signature,
-        more_signatures, response_body, event_data: event_data, custom_headers,
+        more_signatures, timing: Timing::from_row, response_headers, response_body, event_data: event_data, custom_headers,
     }
 }
 
@@ -96,20 +126,35 @@ fn event_data(row: &Row) -> Result<Option<EventData>> {
         .map(|(occurred_at, data)| EventData { occurred_at, data }))
 }
 
-/// The responses whose status has the same first digit, or the attempts without a response.
+/// A status, the responses whose status has the same first digit, or the attempts without a
+/// response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatusClass(i16);
+pub struct StatusFilter(i16);
 
-impl StatusClass {
+impl StatusFilter {
     /// The names of the classes, at the index of their first digit.
-    pub const NAMES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+    pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-    /// Parses a class by its name.
-    pub fn named(name: &str) -> Option<StatusClass> {
-        StatusClass::NAMES
+    /// Parses a class by its name, or a status.
+    pub fn parse(text: &str) -> Option<StatusFilter> {
+        let class = StatusFilter::CLASSES
             .iter()
-            .position(|class| *class == name)
-            .map(|digit| StatusClass(digit as i16))
+            .position(|class| *class == text);
+        let status = || {
+            text.parse()
+                .ok()
+                .filter(|status| (100..600).contains(status))
+        };
+
+        class
+            .map(|digit| digit as i16)
+            .or_else(status)
+            .map(StatusFilter)
+    }
+
+    /// Whether only failed attempts and cancellations have such a status.
+    fn is_failure(self) -> bool {
+        self.0 != 2 && !(200..300).contains(&self.0)
     }
 }
 
@@ -118,11 +163,20 @@ impl StatusClass {
 pub struct LogFilter {
     pub event: Option<EventKind>,
     pub outcome: Option<Outcome>,
+    pub status: Option<StatusFilter>,
+    pub error: Option<ErrorKind>,
+    pub release: Option<i64>,
+    /// A catalogue number: all events of its releases.
+    pub catalogue: Option<String>,
+    pub track: Option<i64>,
+    /// The id or the name of an outlet, in lower case.
+    pub outlet: Option<String>,
+    pub event_id: Option<Uuid>,
+    pub delivery: Option<Uuid>,
     /// From this time on.
     pub since: Option<Timestamp>,
     /// Before this time.
     pub until: Option<Timestamp>,
-    pub status: Option<StatusClass>,
 }
 
 impl LogFilter {
@@ -131,15 +185,38 @@ impl LogFilter {
         let LogFilter {
             event,
             outcome,
+            status,
+            error,
+            release,
+            catalogue,
+            track,
+            outlet,
+            event_id,
+            delivery,
             since,
             until,
-            status,
         } = self;
+        let texts = [catalogue, outlet];
+        let numbers = [release, track];
+        let ids = [event_id, delivery];
+
         event.is_none()
             && outcome.is_none()
+            && status.is_none()
+            && error.is_none()
+            && texts.iter().all(|text| text.is_none())
+            && numbers.iter().all(|number| number.is_none())
+            && ids.iter().all(|id| id.is_none())
             && since.is_none()
             && until.is_none()
-            && status.is_none()
+    }
+
+    /// Whether only failed attempts and cancellations match.
+    fn is_of_failures(&self) -> bool {
+        self.outcome
+            .is_some_and(|outcome| outcome != Outcome::Delivered)
+            || self.status.is_some_and(StatusFilter::is_failure)
+            || self.error.is_some()
     }
 }
 
@@ -155,31 +232,53 @@ pub struct Matches {
 struct Examined {
     entry: Entry,
     is_match: bool,
-    /// As many entries as allowed were examined, and there may be more.
+    /// As many entries of its webhook as allowed were examined, and there may be more.
     is_last: bool,
 }
 
 from_row! { Examined { entry: Entry::from_row, is_match, is_last } }
 
-/// Lists at most `limit` entries of the webhook's log with ids below `before`, newest first. A
-/// filtered search examines a bounded number of entries and returns where it stopped.
+/// The statements that list entries: all, failures, and those of given events.
+pub struct ListStatements {
+    pub all: String,
+    pub failures: String,
+    pub of_events: String,
+}
+
+pub static LIST: LazyLock<ListStatements> = LazyLock::new(|| {
+    let list = |entries: &str| sql::attempt::LIST.replace("{entries}", entries);
+    let subset = |condition| list(&sql::attempt::ENTRIES.replace("{subset}", condition));
+
+    ListStatements {
+        all: subset("true"),
+        failures: subset("attempt.outcome <> 'delivered'"),
+        of_events: list(sql::attempt::ENTRIES_OF_EVENTS),
+    }
+});
+
+/// Lists at most `limit` entries of the logs of a user's webhooks with ids below `before`, newest
+/// first. A filtered search examines a bounded number of entries and returns where it stopped.
 pub async fn list(
     store: &Store,
     user: &UserId,
-    webhook: Uuid,
+    webhooks: &[Uuid],
     filter: &LogFilter,
     before: Option<Uuid>,
     limit: usize,
 ) -> Result<Matches> {
     let LogFilter {
-        event,
-        outcome,
         since,
         until,
+        event,
+        outcome,
         status,
+        error,
+        outlet,
+        delivery,
+        ..
     } = filter;
 
-    let oldest = since.map_or(Uuid::nil(), |since| {
+    let mut oldest = since.map_or(Uuid::nil(), |since| {
         lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS)
     });
 
@@ -189,10 +288,24 @@ pub async fn list(
 
     let event = event.map(EventKind::as_str);
     let outcome = outcome.map(Outcome::as_str);
-    let status = status.map(|class| class.0);
+    let error = error.map(ErrorKind::as_str);
+    let status = status.map(|status| status.0);
     let mut found = Matches::default();
     let mut below = before.unwrap_or(Uuid::max()).min(latest);
-    let mut examined = 0;
+    let mut statements = 0;
+
+    let events = events::of_filter(store, user, webhooks, filter, below).await?;
+    if let Some(events) = &events {
+        // Attempts are made after their events.
+        oldest = oldest.max(events.oldest);
+    }
+
+    let statement = match &events {
+        Some(_) => &LIST.of_events,
+        None if filter.is_of_failures() => &LIST.failures,
+        None => &LIST.all,
+    };
+    let ids = events.as_ref().map(|events| &events.ids);
 
     // First the newest day, because a statement on all days is slower to plan than to execute.
     let mut lowest = oldest.max(first_id_of_day(below));
@@ -200,32 +313,34 @@ pub async fn list(
     loop {
         let started = Instant::now();
         let wanted = limit - found.entries.len();
-        let at_once = if filter.is_empty() {
-            wanted
-        } else {
-            EXAMINED_AT_ONCE
+        let at_once = match (&events, filter.is_empty()) {
+            (Some(_), _) => EXAMINED_OF_EVENTS,
+            (None, true) => wanted,
+            (None, false) => {
+                (EXAMINED_OF_ALL / webhooks.len().max(1)).clamp(LEAST_EXAMINED, EXAMINED_AT_ONCE)
+            }
         };
 
         let most = i64::try_from(at_once).unwrap_or(i64::MAX);
-        let returned = i64::try_from(wanted).unwrap_or(i64::MAX);
-        let params: [&(dyn ToSql + Sync); 11] = [
-            user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most,
-            &returned,
+        let returned = i64::try_from(wanted + webhooks.len()).unwrap_or(i64::MAX);
+        let params: [&(dyn ToSql + Sync); 15] = [
+            user, &webhooks, &lowest, &below, &most, &ids, &event, &outcome, since, until, &status,
+            &error, outlet, delivery, &returned,
         ];
 
         // The connection is not held between the statements, so that searches take turns with other
         // requests.
-        let rows: Vec<Examined> = store.fetch_all(sql::attempt::LIST, &params).await?;
-        let last = rows
-            .last()
-            .filter(|row| row.is_last)
-            .map(|row| row.entry.id);
+        let rows: Vec<Examined> = store.fetch_all(statement, &params).await?;
+        let last = rows.iter().find(|row| row.is_last).map(|row| row.entry.id);
+        statements += 1;
 
-        found.entries.extend(
-            rows.into_iter()
-                .filter(|row| row.is_match)
-                .map(|row| row.entry),
-        );
+        // Below the last entry of one webhook, entries of it are missing.
+        let matches = rows
+            .into_iter()
+            .filter(|row| row.is_match && last.is_none_or(|last| row.entry.id >= last));
+        found
+            .entries
+            .extend(matches.map(|row| row.entry).take(wanted));
 
         if found.entries.len() >= limit {
             return Ok(found);
@@ -234,11 +349,13 @@ pub async fn list(
         (below, lowest) = match last {
             Some(last) => (last, oldest.max(first_id_of_day(last))),
             None if lowest > oldest => (lowest, oldest),
-            None => return Ok(found),
+            None => {
+                found.horizon = events.and_then(|events| events.horizon());
+                return Ok(found);
+            }
         };
-        examined += at_once;
 
-        if last.is_some() && examined >= MOST_EXAMINED {
+        if last.is_some() && !filter.is_empty() && statements >= MOST_STATEMENTS {
             found.horizon = last;
             return Ok(found);
         }
@@ -283,34 +400,6 @@ pub async fn errors(
         .await
 }
 
-/// The next attempt of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextAttempt {
-    pub round: i16,
-    pub attempt: i16,
-    /// None while the attempt is in flight.
-    pub due_at: Option<Timestamp>,
-}
-
-from_row! { NextAttempt { round, attempt, due_at: due_at } }
-
-fn due_at(row: &Row) -> Result<Option<Timestamp>> {
-    let (due_at, leased): (Timestamp, bool) = (column(row, "due_at")?, column(row, "leased")?);
-    Ok((!leased).then_some(due_at))
-}
-
-/// Returns the next attempt of a delivery. None if it has ended.
-pub async fn pending(
-    store: &Store,
-    user: &UserId,
-    webhook: Uuid,
-    delivery: Uuid,
-) -> Result<Option<NextAttempt>> {
-    store
-        .fetch_optional(sql::delivery::PENDING, &[user, &webhook, &delivery])
-        .await
-}
-
 /// Inserts the event of a test, so that its log entry can show the request, and records who tested
 /// the webhook.
 pub async fn insert_test_event(
@@ -337,8 +426,6 @@ pub async fn insert_test_event(
 
 /// Returns the lowest UUIDv7 of the UTC day of an id, or of today if the id is of a later time.
 fn first_id_of_day(id: Uuid) -> Uuid {
-    let millis = i64::try_from(id.as_u128() >> 80)
-        .unwrap_or(i64::MAX)
-        .min(Timestamp::now().as_millisecond());
+    let millis = millis_of_id(id).min(Timestamp::now().as_millisecond());
     lowest_id_at(start_of_day(millis))
 }

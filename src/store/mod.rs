@@ -10,9 +10,11 @@ pub mod attempt;
 pub mod audit;
 pub mod checkpoint;
 mod configured;
+pub mod deliveries;
 pub mod delivery;
 pub mod enqueue;
 pub mod erase;
+mod events;
 pub mod feed;
 pub mod hours;
 pub mod idempotency;
@@ -176,8 +178,14 @@ fn start_of_day(millis: i64) -> i64 {
 
 /// Returns the lowest UUIDv7 of a time.
 fn lowest_id_at(millis: i64) -> Uuid {
-    let millis = u64::try_from(millis).unwrap_or(0);
+    // An id has 48 bits for the time.
+    let millis = u64::try_from(millis).unwrap_or(0).min((1 << 48) - 1);
     Uuid::from_u128(u128::from(millis) << 80)
+}
+
+/// Returns the time of a UUIDv7 in milliseconds.
+fn millis_of_id(id: Uuid) -> i64 {
+    i64::try_from(id.as_u128() >> 80).unwrap_or(i64::MAX)
 }
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

@@ -23,6 +23,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError, plan_by_index};
+use crate::domain::about::About;
 use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
 use crate::domain::ordering::Ordering;
@@ -185,7 +186,7 @@ macro_rules! columns {
     ($($type:ty),+ $(,)?) => { columns! { $($type = $type: |value| Ok(value)),+ } };
 }
 
-columns! { bool, i16, i32, i64, f64, String, Uuid, Timestamp, Vec<u8>, Vec<i16>, Vec<i32>, Vec<i64>, Vec<Option<i64>>, Vec<String>, Vec<Uuid> }
+columns! { bool, i16, i32, i64, f64, String, Uuid, Timestamp, Vec<u8>, Vec<i16>, Vec<i32>, Vec<i64>, Vec<Option<i64>>, Vec<Option<String>>, Vec<String>, Vec<Uuid> }
 // `u32` is an `integer`, not an `oid`.
 columns! {
     u16 = i16: |number| u16::try_from(number).map_err(|_| format!("{number} is negative")),
@@ -200,6 +201,7 @@ columns! {
     PublicationMembers = Json<PublicationMembers>: |stored| Ok(stored.0),
     Settings = Json<Settings>: |stored| Ok(stored.0),
     EventFilter = Json<EventFilter>: |stored| Ok(stored.0),
+    About = Vec<Option<String>>: |fields| Ok(About::new(fields)),
 }
 
 impl<T: ColumnValue> ColumnValue for Option<T> {

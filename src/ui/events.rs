@@ -5,11 +5,11 @@ use axum::response::Response;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
+use super::delivery::{path, state_label};
 use super::error::PageError;
 use super::fields::Fields;
-use super::format::{outcome_label, pretty};
+use super::format::pretty;
 use super::page::{Frame, Section, page, validated};
-use super::state::webhook_path;
 use super::time::Exact;
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
@@ -99,19 +99,17 @@ struct EventPage {
 /// A delivery with the name of its webhook.
 struct DeliveryLine {
     webhook: String,
-    /// The path of the last log entry. None before the first attempt.
-    log: Option<String>,
+    path: String,
     delivery: EventDelivery,
 }
 
 impl DeliveryLine {
     /// Returns the label of the state and the class of its badge.
     fn state(&self) -> (&'static str, &'static str) {
-        match DeliveryState::of(&self.delivery) {
-            DeliveryState::Pending => ("Pending", "warn"),
-            DeliveryState::Ended => ("Ended", "muted"),
-            state => outcome_label(state.as_str()),
-        }
+        state_label(DeliveryState::of(
+            self.delivery.is_pending,
+            self.delivery.outcome.as_deref(),
+        ))
     }
 }
 
@@ -129,9 +127,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
                 .find(of)
                 .map(|webhook| webhook.settings.name.clone())
                 .unwrap_or_default(),
-            log: delivery
-                .last_log
-                .map(|log| webhook_path(delivery.webhook, &format!("/logs/{log}"))),
+            path: path(delivery.webhook, delivery.id),
             delivery,
         }
     };

@@ -1,5 +1,6 @@
 //! One line of the delivery log.
 
+use super::delivery;
 use super::format::{Millis, failure_label, outcome_label};
 use crate::manage::Entry;
 
@@ -8,6 +9,13 @@ pub struct LogLine {
     pub entry: Entry,
     /// Such as "3 of 10, round 2".
     pub attempt: String,
+    /// The name of the webhook, in the log of the account.
+    pub webhook: Option<String>,
+}
+
+/// Whether the lines name their webhooks.
+pub fn have_webhooks(lines: &[LogLine]) -> bool {
+    lines.iter().any(|line| line.webhook.is_some())
 }
 
 impl LogLine {
@@ -26,7 +34,22 @@ impl LogLine {
         };
 
         let attempt = format!("{}{of}{round}", entry.attempt);
-        LogLine { entry, attempt }
+        LogLine {
+            entry,
+            attempt,
+            webhook: None,
+        }
+    }
+
+    /// Returns the path of the delivery's page with this attempt.
+    pub fn path(&self) -> String {
+        let delivery = delivery::path(self.entry.webhook, self.entry.delivery);
+        format!("{delivery}?attempt={}", self.entry.id)
+    }
+
+    /// What the event is about. None if there is nothing to name.
+    pub fn about(&self) -> Option<String> {
+        self.entry.about.as_ref()?.text()
     }
 
     /// Returns the label of the outcome and the class of its badge.

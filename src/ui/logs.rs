@@ -1,68 +1,130 @@
-//! The delivery log of a webhook: filtered, page by page.
+//! The delivery log: of one webhook, or of all webhooks of the account; filtered, page by page.
 
 use askama::Template;
 use axum::response::Response;
+use jiff::Timestamp;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::Fields;
-use super::format::outcome_label;
+use super::format::{failure_label, outcome_label};
 use super::log_line::LogLine;
 use super::page::{Frame, Section, validated};
 use super::state::webhook_path;
-use super::time::{Exact, field};
+use super::time::{Ago, Exact, field};
 use super::visit::{Ids, Visit};
-use crate::domain::event::EventKind;
-use crate::manage::{self, Cursor, Entry, List, LogFilter, OUTCOMES, StatusClass, Webhook};
+use crate::domain::time::millis;
+use crate::manage::{
+    Cursor, Entry, FILTERS, FilterField, FilterKind, LogFilter, LogScope, StatusFilter, Webhook,
+};
 
 const PAGE: usize = 50;
+/// The path of the log of all webhooks.
+const ALL: &str = "/ui/logs";
 /// Searches for one page, each of which examines a bounded number of entries. More would keep the
 /// visitor waiting.
 const MAX_SEARCHES: usize = 5;
-/// The fields of the filter. The links to other pages contain them.
-const FILTERS: [&str; 5] = ["event", "outcome", "status", "since", "until"];
+/// More than a user has, unless an operator sets a very high limit.
+const MAX_WEBHOOKS: usize = 200;
 
 #[derive(Template)]
 #[template(path = "ui/logs.html")]
 struct LogsPage {
     frame: Frame,
-    webhook: Webhook,
-    fields: Fields,
-    filter: LogFilter,
+    /// The webhook whose log this is. None for that of the account.
+    webhook: Option<Webhook>,
+    /// The webhooks of the account, if this is its log.
+    webhooks: Vec<Webhook>,
+    /// The webhook that was selected in the log of the account.
+    selected: Option<Uuid>,
+    inputs: Vec<FilterInput>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
     errors: Vec<String>,
     lines: Vec<LogLine>,
     is_filtered: bool,
     is_first: bool,
+    /// The time back to which was searched, if the search stopped early.
+    searched_to: Option<Timestamp>,
+    /// The path of the log without filters.
+    path: String,
     /// The paths of the first page of this list, and of the next.
     first: String,
     next: Option<String>,
+    /// The path of the export, without its format.
+    export: String,
 }
 
-/// Parses the query. The messages say which fields are invalid.
-fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<String>) {
+/// A field of the filter's form.
+struct FilterInput {
+    field: &'static FilterField,
+    value: String,
+    /// Values and labels, if there is a list to choose from.
+    options: Vec<(&'static str, &'static str)>,
+}
+
+impl FilterInput {
+    fn new(field: &'static FilterField, fields: &Fields) -> FilterInput {
+        let label = |name: &'static str| match field.name {
+            "outcome" => (name, outcome_label(name).0),
+            "error" => (name, failure_label(name)),
+            _ if name == "none" => (name, "No response"),
+            _ => (name, name),
+        };
+        let options = match field.kind {
+            FilterKind::Choice(names) => names().into_iter().map(label).collect(),
+            FilterKind::Status => StatusFilter::CLASSES.map(label).to_vec(),
+            _ => Vec::new(),
+        };
+
+        FilterInput {
+            field,
+            value: fields.one(field.name).to_owned(),
+            options,
+        }
+    }
+
+    /// Whether the value is none of the options, such as a single status.
+    fn is_other(&self) -> bool {
+        !self.value.is_empty() && self.options.iter().all(|(name, _)| *name != self.value)
+    }
+}
+
+impl LogsPage {
+    fn is_selected(&self, webhook: &Webhook) -> bool {
+        self.selected == Some(webhook.id)
+    }
+
+    /// Whether a field of those that are folded away is set.
+    fn is_advanced(&self) -> bool {
+        self.inputs
+            .iter()
+            .any(|input| input.field.is_advanced && !input.value.is_empty())
+    }
+}
+
+/// A parsed query.
+struct Query {
+    filter: LogFilter,
+    scope: LogScope,
+    cursor: Option<Cursor>,
+    /// Which fields are invalid, and why.
+    errors: Vec<String>,
+}
+
+fn parse(scope: LogScope, fields: &Fields) -> Query {
     let mut errors = Vec::new();
-    let mut filter = LogFilter {
-        event: fields.optional(
-            "event",
-            |text| text.parse().ok(),
-            "Select an event type from the list.",
-            &mut errors,
-        ),
-        outcome: fields.optional(
-            "outcome",
-            manage::outcome,
-            "Select an outcome from the list.",
-            &mut errors,
-        ),
-        status: fields.optional(
-            "status",
-            StatusClass::named,
-            "Select a response status from the list.",
-            &mut errors,
-        ),
-        ..LogFilter::default()
-    };
+    let mut filter = LogFilter::default();
+
+    for field in &FILTERS {
+        let text = fields.one(field.name);
+        if !text.is_empty()
+            && let Err(error) = (field.set)(&mut filter, text)
+        {
+            errors.push(format!("“{}”: {error}.", field.label));
+        }
+    }
 
     (filter.since, filter.until) = fields.period(&mut errors);
 
@@ -72,78 +134,178 @@ fn parse(webhook: Uuid, fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<Stri
         errors.push("“Until” must not be before “Since”.".to_owned());
     }
 
-    let cursor = |text: &str| Cursor::parse(List::Log(webhook), text).ok();
+    let webhook = fields.optional(
+        "webhook_id",
+        |text| text.parse().ok(),
+        "Select a webhook from the list.",
+        &mut errors,
+    );
+    let scope = match (scope, webhook) {
+        (LogScope::Account, Some(webhook)) => LogScope::WebhookOfAccount(webhook),
+        (scope, _) => scope,
+    };
+
     let cursor = fields.optional(
         "cursor",
-        cursor,
+        |text| Cursor::parse(scope.list(), text).ok(),
         "This page does not exist. Start from the newest entries.",
         &mut errors,
     );
 
-    (filter, cursor, errors)
+    Query {
+        filter,
+        scope,
+        cursor,
+        errors,
+    }
 }
 
-/// Returns a page of entries, and where the next one starts. Continues searches that find nothing.
-async fn search(
-    visit: &Visit,
-    webhook: Uuid,
-    filter: &LogFilter,
-    mut cursor: Option<Cursor>,
-) -> Result<(Vec<Entry>, Option<Cursor>), PageError> {
-    let mut entries = Vec::new();
+/// Entries, where the next page starts, and whether the search stopped early.
+type Found = (Vec<Entry>, Option<Cursor>, bool);
+
+/// Returns a page of entries. Continues searches that find nothing.
+async fn search(visit: &Visit, query: &Query) -> Result<Found, PageError> {
+    let mut found = (Vec::new(), query.cursor, false);
 
     for _ in 0..MAX_SEARCHES {
-        let found = visit
+        let page = visit
             .manage()
-            .log(visit.user(), webhook, filter, cursor, PAGE)
+            .log(visit.user(), &query.scope, &query.filter, found.1, PAGE)
             .await?;
-        (entries, cursor) = (found.items, found.next);
+        found = (page.items, page.next, page.is_partial);
 
-        if !entries.is_empty() || cursor.is_none() {
+        if !found.0.is_empty() || found.1.is_none() {
             break;
         }
     }
 
-    Ok((entries, cursor))
+    Ok(found)
 }
 
+/// Shows the log of one webhook.
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let manage = visit.manage();
-    let user = visit.user();
-    let webhook = manage.webhook(user, id).await?;
-    let (filter, cursor, errors) = parse(id, &fields);
-    let is_valid = errors.is_empty();
-    let (entries, next) = match is_valid {
-        true => search(&visit, id, &filter, cursor).await?,
-        false => (Vec::new(), None),
+    let webhook = visit.webhook(id).await?;
+    render(
+        visit,
+        LogScope::Webhook(id),
+        Some(webhook),
+        Vec::new(),
+        fields,
+    )
+    .await
+}
+
+/// Shows the log of all webhooks of the account.
+pub async fn show_all(visit: Visit, fields: Fields) -> Result<Response, PageError> {
+    let all = visit.manage().webhooks(visit.user(), None, MAX_WEBHOOKS);
+    let webhooks = all.await?.items;
+    render(visit, LogScope::Account, None, webhooks, fields).await
+}
+
+async fn render(
+    visit: Visit,
+    scope: LogScope,
+    webhook: Option<Webhook>,
+    webhooks: Vec<Webhook>,
+    fields: Fields,
+) -> Result<Response, PageError> {
+    let query = parse(scope, &fields);
+    let selected = match query.scope {
+        LogScope::WebhookOfAccount(id) => Some(visit.webhook(id).await?.id),
+        _ => None,
     };
 
-    let given = FILTERS
+    let is_valid = query.errors.is_empty();
+    let (entries, next, is_partial) = match is_valid {
+        true => search(&visit, &query).await?,
+        false => (Vec::new(), None, false),
+    };
+
+    let names = FILTERS.iter().map(|field| field.name);
+    let names = names.chain(["webhook_id", "since", "until"]);
+    let given = names
         .map(|name| (name, fields.one(name)))
-        .into_iter()
         .filter(|(_, value)| !value.is_empty());
-    let query = Serializer::new(String::new()).extend_pairs(given).finish();
-    let path = webhook_path(id, "/logs");
+    let text = Serializer::new(String::new()).extend_pairs(given).finish();
+    let path = match &webhook {
+        Some(webhook) => webhook_path(webhook.id, "/logs"),
+        None => ALL.to_owned(),
+    };
+
+    let line = |entry: Entry| LogLine {
+        webhook: webhooks
+            .iter()
+            .find(|webhook| webhook.id == entry.webhook)
+            .map(|webhook| webhook.settings.name.clone()),
+        ..LogLine::new(entry, visit.state.attempts)
+    };
+    let section = match &webhook {
+        Some(_) => Section::Webhooks,
+        None => Section::Logs,
+    };
 
     let template = LogsPage {
-        frame: visit.frame(Section::Webhooks),
-        webhook,
-        filter,
-        errors,
-        lines: entries
-            .into_iter()
-            .map(|entry| LogLine::new(entry, visit.state.attempts))
+        frame: visit.frame(section),
+        lines: entries.into_iter().map(line).collect(),
+        inputs: FILTERS
+            .iter()
+            .map(|field| FilterInput::new(field, &fields))
             .collect(),
-        is_filtered: !query.is_empty(),
+        since: query.filter.since,
+        until: query.filter.until,
+        errors: query.errors,
+        is_filtered: !text.is_empty(),
         is_first: fields.one("cursor").is_empty(),
-        next: next.map(|cursor| format!("{path}?{query}&cursor={cursor}")),
-        first: if query.is_empty() {
-            path
+        searched_to: next.filter(|_| is_partial).map(Cursor::time),
+        next: next.map(|cursor| format!("{path}?{text}&cursor={cursor}")),
+        first: if text.is_empty() {
+            path.clone()
         } else {
-            format!("{path}?{query}")
+            format!("{path}?{text}")
         },
-        fields,
+        export: export_path(
+            &visit,
+            &query.filter,
+            selected.or(webhook.as_ref().map(|webhook| webhook.id)),
+            &fields,
+        ),
+        path,
+        webhook,
+        webhooks,
+        selected,
     };
 
     Ok(validated(is_valid, &template))
+}
+
+/// Returns the path in the API that exports what the page lists, without the format.
+fn export_path(
+    visit: &Visit,
+    filter: &LogFilter,
+    webhook: Option<Uuid>,
+    fields: &Fields,
+) -> String {
+    let mut query = Serializer::new(String::new());
+
+    for field in &FILTERS {
+        let value = fields.one(field.name);
+        if !value.is_empty() {
+            query.append_pair(field.name, value);
+        }
+    }
+
+    // The API expects a time zone.
+    let times = [("since", filter.since), ("until", filter.until)];
+    for (name, time) in times {
+        if let Some(time) = time {
+            query.append_pair(name, &millis(time));
+        }
+    }
+
+    if let Some(webhook) = webhook {
+        query.append_pair("webhook_id", &webhook.to_string());
+    }
+
+    let base = visit.state.api.base_path();
+    format!("{base}/logs?{}", query.finish())
 }

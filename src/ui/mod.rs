@@ -5,12 +5,15 @@ mod assets;
 mod audit;
 mod catalogue;
 mod charts;
+mod comparison;
 mod confirm;
 mod cookies;
+mod curl;
+mod delivery;
 mod edit;
-mod entry;
 mod error;
 mod events;
+mod excerpt;
 mod fields;
 mod flash;
 mod format;
@@ -30,6 +33,7 @@ mod state;
 mod stats;
 mod test;
 mod time;
+mod timing;
 mod tokens;
 mod verify;
 mod visit;
@@ -74,8 +78,9 @@ pub fn router(state: UiState) -> Router {
         .route("/jobs", get(jobs::show))
         .route("/jobs/{job}/cancel", get(jobs::ask).post(jobs::cancel))
         .route("/logs", get(logs::show))
-        .route("/logs/{log}", get(entry::show))
-        .route("/logs/{log}/redeliver", post(entry::redeliver));
+        .route("/logs/{log}", get(delivery::show_entry))
+        .route("/logs/{log}/redeliver", post(delivery::redeliver))
+        .route("/deliveries/{delivery}", get(delivery::show));
 
     let reject = |_: ProtectionError| PageError(Problem::cross_site()).mark();
     let pages = Router::new()
@@ -88,6 +93,7 @@ pub fn router(state: UiState) -> Router {
         )
         .route("/ui/webhooks/new", get(edit::new))
         .nest("/ui/webhooks/{webhook}", webhook)
+        .route("/ui/logs", get(logs::show_all))
         .route("/ui/events", get(events::list))
         .route("/ui/events/{event}", get(events::show))
         .route("/ui/event-types", get(catalogue::show))

@@ -27,6 +27,7 @@ pub struct Frame {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Section {
     Webhooks,
+    Logs,
     Events,
     /// Tokens and the audit log.
     Account,

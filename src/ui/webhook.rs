@@ -19,7 +19,7 @@ use super::time::{Ago, Exact};
 use super::verify::{SNIPPETS, Snippet};
 use super::visit::{Ids, Visit};
 use crate::domain::headers::MASK;
-use crate::manage::{LogFilter, Webhook, public_key_text};
+use crate::manage::{LogFilter, LogScope, Webhook, public_key_text};
 
 /// The number of log entries that the page shows.
 const RECENT: usize = 8;
@@ -51,7 +51,13 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let webhook = manage.webhook(user, id).await?;
     let hours = manage.hours(user, id, now).await?;
     let recent = manage
-        .log(user, id, &LogFilter::default(), None, RECENT)
+        .log(
+            user,
+            &LogScope::Webhook(id),
+            &LogFilter::default(),
+            None,
+            RECENT,
+        )
         .await?
         .items;
 

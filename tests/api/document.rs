@@ -50,7 +50,8 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
             assert!(operation["responses"]["401"].is_object(), "{method} {path}");
             assert_eq!(
                 operation["responses"]["404"].is_object(),
-                path.contains('{') && method != "put",
+                // A webhook can be named in the query.
+                path == "/logs" || path.contains('{') && method != "put",
                 "{method} {path}"
             );
 

@@ -20,9 +20,9 @@ use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
 use walhook::manage::{
-    LogDetail, Manage, NewToken, Receivers, RenderedRequest, UncallableHost, tokens,
+    LogDetail, Manage, NewToken, Receivers, RenderedRequest, SigningSecret, UncallableHost, tokens,
 };
-use walhook::store::{Store, migrate};
+use walhook::store::{Store, StoreError, migrate};
 use walhook::vault::Vault;
 
 use crate::support::{Api, TestApp, eventually, one};
@@ -182,6 +182,14 @@ impl Receivers for StandIn {
     }
 
     /// The event determines the receiver's response.
+    fn signed_with<'a>(
+        &'a self,
+        _: &'a LogDetail,
+        _: &'a RenderedRequest,
+    ) -> BoxFuture<'a, Result<Option<SigningSecret>, StoreError>> {
+        std::future::ready(Ok(Some(SigningSecret::Current))).boxed()
+    }
+
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
         let answer = match delivery.kind {
             EventKind::DeliveryFailed => {
@@ -211,6 +219,8 @@ impl Receivers for StandIn {
                 url: "https://a.example".into(),
                 signatures,
                 duration,
+                timing: Default::default(),
+                response_headers: Vec::new(),
                 excerpt: Vec::new(),
                 retry_after: None,
             });

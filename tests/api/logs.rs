@@ -71,7 +71,7 @@ async fn an_entry_has_the_documented_shape() {
     assert_eq!(
         *log,
         json!({
-            "id": log["id"], "delivery_id": log["id"], "event_id": log["id"], "sequence": null, "event_type": "delivery.failed", "response_status": 200,
+            "id": log["id"], "webhook_id": id, "about": null, "delivery_id": log["id"], "event_id": log["id"], "sequence": null, "event_type": "delivery.failed", "response_status": 200,
             "duration_ms": 31, "attempt": 2, "round": 1, "timestamp": "2026-03-01T09:05:00.123+00:00",
             "outcome": "delivered", "error": null, "test": false, "repaired": false,
         })
@@ -241,7 +241,7 @@ async fn a_single_entry_has_the_request_and_the_response() {
         assert_eq!(with[key], *value, "{key}");
     }
 
-    assert_eq!(with.as_object().unwrap().len(), 18);
+    assert_eq!(with.as_object().unwrap().len(), 23);
     let (other, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     api.get(&format!("/webhooks/{other}/logs/{}", attempt.id))
         .await

@@ -9,8 +9,7 @@ use crate::support::{Api, Receiver, TestApp, eventually, one, run_sql};
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use walhook::domain::delivery::Outcome;
-use walhook::domain::event::UserId;
+use walhook::domain::event::{EventKind, UserId};
 use walhook::store::job_progress::{JobProgress, Phase};
 use walhook::store::logs::{self, LogFilter};
 use walhook::store::{Store, plan_by_index, recovery};
@@ -265,18 +264,18 @@ async fn a_page_of_a_long_log_reads_no_more_than_it_examines() {
     let requests =
         Store::open_for_requests(&log.app.store_url, 1, Duration::from_secs(60)).unwrap();
     let nothing = LogFilter {
-        outcome: Some(Outcome::Failed),
+        event: Some(EventKind::DeliveryCompleted),
         ..LogFilter::default()
     };
 
     for filter in [nothing, LogFilter::default()] {
         for _ in 0..PAGES {
-            let found = logs::list(&requests, &log.user, log.webhook, &filter, None, 100)
+            let found = logs::list(&requests, &log.user, &[log.webhook], &filter, None, 100)
                 .await
                 .unwrap();
             assert_eq!(
                 found.entries.len(),
-                if filter.outcome.is_some() { 0 } else { 100 }
+                if filter.event.is_some() { 0 } else { 100 }
             );
         }
     }

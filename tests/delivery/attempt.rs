@@ -126,3 +126,27 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
     assert_eq!(broken.answer, domain::Answer::Accepted { status: 200 });
     server.abort();
 }
+
+#[tokio::test]
+async fn parts_of_opening_a_connection_are_timed_once_per_connection() {
+    let bench = Bench::new().await;
+    let receiver = Receiver::start().await;
+    let sender = bench.sender();
+    let timing = async |url: &str| attempt(&sender, url).await.unwrap().sent.unwrap().timing;
+    let url = receiver.url("/");
+
+    let opened = timing(&url).await;
+    assert!(
+        opened.connect.is_some() && opened.wait.is_some(),
+        "{opened:?}"
+    );
+    assert_eq!((opened.dns, opened.tls), (None, None));
+
+    let reused = timing(&url).await;
+    assert_eq!((reused.dns, reused.connect, reused.tls), (None, None, None));
+    assert!(reused.wait.is_some());
+
+    let unknown = timing("http://no-such-host.invalid/").await;
+    assert!(unknown.dns.is_some(), "{unknown:?}");
+    assert_eq!((unknown.connect, unknown.wait), (None, None));
+}

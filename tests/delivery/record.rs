@@ -36,6 +36,8 @@ fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
             more: Vec::new(),
         },
         duration: Duration::from_millis(7),
+        timing: Default::default(),
+        response_headers: Vec::new(),
         excerpt: Vec::new(),
         retry_after: None,
     };

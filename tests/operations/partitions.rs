@@ -280,6 +280,8 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
                 more: Vec::new(),
             },
             duration: Duration::from_millis(7),
+            timing: Default::default(),
+            response_headers: Vec::new(),
             excerpt: Vec::new(),
             retry_after: None,
         }),

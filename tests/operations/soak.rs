@@ -20,7 +20,7 @@ const FILL: &str = "
                                  outcome, response_status, url, signature, standard_signature)
     select id,
            case when n % 10 = 0 then $5::uuid else md5((n % 2000)::text)::uuid end,
-           md5('d' || n)::uuid, md5('e' || n)::uuid,
+           md5('d' || n)::uuid, id,
            case when n % 4 = 0 then 'delivery.failed' else 'distribution.outlet.status_changed' end, 1, 1,
            to_timestamp(ms / 1000.0), 31,
            case when n % 1000 = 0 then 'permanently_failed' when n % 3 = 0 then 'failed' else 'delivered' end, 200,
@@ -60,15 +60,22 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     }
 
     let others = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
-                  select md5(n::text)::uuid, 'other' || n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
+                  select md5(n::text)::uuid, case when n between 1 and 9 then 'busy' else 'other' || n / 10 end, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
                   from generate_series(0, $1::bigint - 1) as n";
     store.execute(others, &[&(OTHERS as i64)]).await.unwrap();
 
     // Adds some events to each day's partition, because plans scan empty partitions sequentially.
-    let events = "insert into walhook.event (id, user_id, kind, occurred_at, data)
-                  select id, 'busy', event_kind, started_at, '{}' from walhook.attempt tablesample bernoulli (5)
+    let events = "insert into walhook.event (id, user_id, kind, occurred_at, data, release_id, track_id, catalogue)
+                  select event_id, 'busy', event_kind, started_at,
+                         json_build_object('release_id', n, 'release_cat', 'CAT-' || n, 'outlet_id', n % 50), n,
+                         case when n % 10 = 7 then n end, ($1::bigint[])[1 + n]
+                  from walhook.attempt tablesample bernoulli (5),
+                       lateral (select (extract(epoch from started_at) * 1000)::bigint % 5000 as n) as numbered
                   on conflict do nothing";
-    store.execute(events, &[]).await.unwrap();
+    let keys: Vec<i64> = (0..5_000)
+        .map(|n| walhook::domain::about::catalogue_key(&format!("CAT-{n}")))
+        .collect();
+    store.execute(events, &[&keys]).await.unwrap();
 
     let tokens = "insert into walhook.api_token (id, user_id, name, hash)
                   select gen_random_uuid(), n, '', sha256(n::text::bytea) from generate_series(1, 20000) as n;
@@ -226,6 +233,25 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
         true,
     )
     .await;
+
+    for (what, filter) in [
+        ("a catalogue number", "catalogue=cat-77"),
+        ("a release", "release_id=77"),
+        ("a track, and an outlet", "track_id=77&outlet=12"),
+        ("failures of the account", "outcome=failed"),
+        ("a failure of the account", "error=dns&status=none"),
+        (
+            "a rare outcome of the account",
+            "outcome=permanently_failed",
+        ),
+        ("an outlet of the account", "outlet=12"),
+        (
+            "successes of the account",
+            "outcome=delivered&event=delivery.failed",
+        ),
+    ] {
+        measure(&api, what, &format!("/logs?limit=100&{filter}"), true).await;
+    }
 
     measure(
         &api,

@@ -107,13 +107,42 @@ impl Stream {
         query: &str,
         last_id: Option<&str>,
     ) -> reqwest::Result<Response> {
+        Stream::request_at(api, &format!("/events{query}"), last_id).await
+    }
+
+    /// Follows the delivery logs: opens a stream and reads its first block, after which every new
+    /// entry is sent.
+    pub async fn open_logs(api: &Api, query: &str) -> Stream {
+        let path = format!("/logs{query}");
+        let response = Stream::request_at(api, &path, None)
+            .await
+            .expect("a response");
+        assert_eq!(response.status(), 200);
+
+        let mut stream = Stream {
+            response,
+            rest: String::new(),
+            last_id: None,
+        };
+        let first = stream.next().await.expect("a first block");
+        assert!(first.retry.is_some() && first.data.is_none(), "{first:?}");
+
+        stream
+    }
+
+    /// Sends the request of a stream at this path.
+    pub async fn request_at(
+        api: &Api,
+        path: &str,
+        last_id: Option<&str>,
+    ) -> reqwest::Result<Response> {
         // A client for each, and thus a connection.
         let client = Client::builder()
             .no_proxy()
             .build()
             .expect("a client without TLS settings");
         let mut request = client
-            .get(format!("{}/events{query}", api.url))
+            .get(format!("{}{path}", api.url))
             .bearer_auth(&api.token);
 
         request = request.header(ACCEPT, "text/event-stream");

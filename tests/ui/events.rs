@@ -72,7 +72,7 @@ async fn the_list_leads_to_an_event_and_its_deliveries() {
         "{page}"
     );
     assert!(
-        page.contains(&format!("/ui/webhooks/{webhook}/logs/{entry}")),
+        page.contains(&format!("/ui/webhooks/{webhook}/deliveries/")),
         "{page}"
     );
 

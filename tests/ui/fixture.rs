@@ -138,6 +138,13 @@ impl Stage {
             .to_owned()
     }
 
+    /// Returns the ID of the delivery of a log entry.
+    pub async fn delivery_of(&self, webhook: &str, entry: &str) -> String {
+        let path = format!("/webhooks/{webhook}/logs/{entry}");
+        let entry = self.api.get(&path).await.expect(200).json();
+        entry["delivery_id"].as_str().expect("an id").to_owned()
+    }
+
     /// Returns the ID of the log entry of a test.
     pub async fn test_entry(&self, webhook: &str) -> String {
         let logs = self.api.logs(webhook).await;
@@ -153,6 +160,7 @@ impl Stage {
         let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
         let good = self.entry(webhook, "delivered").await;
         let bad = self.entry(webhook, "failed").await;
+        let delivery = self.delivery_of(webhook, &bad).await;
         let events = self.api.get("/events").await.expect(200).json();
         let event = events["data"][0]["id"]
             .as_str()
@@ -176,6 +184,18 @@ impl Stage {
             ("logs-invalid", at("/logs?since=yesterday")),
             ("entry", at(&format!("/logs/{good}"))),
             ("entry-failed", at(&format!("/logs/{bad}"))),
+            (
+                "comparison",
+                at(&format!(
+                    "/deliveries/{delivery}?compare={bad}&compare={bad}"
+                )),
+            ),
+            ("deliveries", "/ui/logs".into()),
+            (
+                "deliveries-filtered",
+                "/ui/logs?outlet=example+music&error=http_status".into(),
+            ),
+            ("deliveries-invalid", "/ui/logs?release_id=x".into()),
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
             ("replay", at("/replay")),

@@ -16,6 +16,7 @@ mod options;
 mod pages;
 mod receivers;
 mod screenshots;
+mod search;
 mod sign_in;
 mod tenants;
 mod texts;

@@ -260,7 +260,7 @@ impl Walkthrough {
     /// A new delivery appears in the log.
     async fn watch_log(&self, id: &str) {
         self.browser.visit("/ui").await;
-        self.browser.click("a[href$='/logs']").await;
+        self.browser.click("main a[href$='/logs']").await;
 
         if self.browser.has_scripts() {
             self.browser.click("#live").await;
@@ -366,6 +366,13 @@ impl Walkthrough {
             .wait_for_text("Redelivery started (round 2)")
             .await;
 
+        // The page refreshes itself until the attempt has ended.
+        if self.browser.has_scripts() {
+            self.browser.wait_for_text("Round 2").await;
+            self.browser.find("#live[aria-pressed=false]").await;
+            self.browser.find(".timeline .badge.good").await;
+        }
+
         let sent = self.stage.receiver.wait_for(before + 1).await;
         let failed = &sent[before - 1];
         let again = &sent[before];
@@ -377,6 +384,43 @@ impl Walkthrough {
                 logs[0]["outcome"] == "delivered"
             })
             .await;
+        self.compare_rounds().await;
+    }
+
+    /// Opens the newest attempt, and compares it with the failed one.
+    async fn compare_rounds(&self) {
+        self.browser.driver.refresh().await.unwrap();
+        let text = self.browser.text().await;
+
+        for expected in [
+            "Redelivered",
+            "Signature verifies with the current secret",
+            "walhook listen --api",
+            "walhook trigger release.distributed",
+        ] {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+
+        self.check().await;
+        self.browser
+            .click("ol:nth-of-type(1) input[name=compare]")
+            .await;
+        self.browser
+            .click("ol:nth-of-type(2) input[name=compare]")
+            .await;
+        self.browser
+            .click("form[action*='/deliveries/'] button")
+            .await;
+        self.browser
+            .wait_for_path("a comparison", |path| path.contains("compare="))
+            .await;
+
+        let compared = self.browser.text_of(".comparison").await;
+        assert!(
+            compared.contains("200") && compared.contains("503") && compared.contains("differs"),
+            "{compared}"
+        );
+        self.check().await;
     }
 
     /// Previews and recovers a delivery that was cancelled by deactivating the webhook.

@@ -2,6 +2,7 @@
 //! so, and each of them metered.
 
 use std::error::Error;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,8 +21,9 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt, service_fn};
 
 use super::connection::{Counting, Metered, count, meter};
+use super::timing::{Mark, mark};
 use crate::config::Proxy;
-use crate::deliver::guard::Guard;
+use crate::deliver::guard::{Guard, Unreachable};
 use crate::deliver::settings::Settings;
 
 /// Interval of TCP keepalive probes, so that a connection whose other end disappeared is noticed.
@@ -56,16 +58,20 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
         .with_tls_config(tls)
         .https_or_http()
         .enable_all_versions();
-    let https = https
-        .wrap_connector(dialer.map_response(|stream| TokioIo::new(count(TokioIo::new(stream)))));
+    let https = https.wrap_connector(dialer.map_response(|stream| {
+        mark(Mark::Connected);
+        TokioIo::new(count(TokioIo::new(stream)))
+    }));
 
     Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
         let connecting = https.clone().call(url);
         async move {
+            mark(Mark::Dialing);
             let connected = tokio::time::timeout(timeout, connecting).await;
             let stream = connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into()))?;
             let metered = meter(TokioIo::new(stream));
 
+            mark(Mark::Secured);
             metered.observer.connection.note_opened();
             Ok(TokioIo::new(metered))
         }
@@ -92,13 +98,21 @@ fn direct(settings: &Settings) -> Dialer {
     let resolver = service_fn(move |name: Name| {
         let guard = guard.clone();
         // The connector replaces port 0 by the URL's port.
-        async move { guard.resolve(name.as_str(), 0).await.map(Vec::into_iter) }
+        async move { Ok::<_, Unreachable>(resolve(&guard, name.as_str(), 0).await?.into_iter()) }
     });
 
     // The timeout is divided among the addresses of a name, so that a silent address leaves time
     // for the others.
     let tcp: HttpConnector<_> = tcp(HttpConnector::new_with_resolver(resolver), settings.timeout);
     BoxCloneSyncService::new(tcp.map_response(MaybeHttpsStream::Http).map_err(Into::into))
+}
+
+/// Looks up a receiver's name, and returns checked addresses.
+async fn resolve(guard: &Guard, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+    mark(Mark::Resolving);
+    let addresses = guard.resolve(host, port).await?;
+    mark(Mark::Resolved);
+    Ok(addresses)
 }
 
 /// Tunnels have this share of the timeout to open. Then a proxy that does not respond is noticed
@@ -199,7 +213,7 @@ impl Tunnels {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_tls = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        for address in self.guard.resolve(host, port).await? {
+        for address in resolve(&self.guard, host, port).await? {
             let to = Uri::builder()
                 .scheme("https")
                 .authority(address.to_string())

@@ -4,6 +4,7 @@ mod allowance;
 mod connection;
 mod connector;
 mod failure;
+mod timing;
 mod transport;
 
 use std::path::Path;
@@ -17,12 +18,14 @@ use secrecy::ExposeSecret;
 
 pub use self::failure::OwnFault;
 use self::failure::{Cause, failed};
+use self::timing::{Bounds, measure};
 use self::transport::{Response, Transport};
 use super::guard::Guard;
 use super::request::Rendered;
 use super::settings::Settings;
-use crate::domain::delivery::{Answer, ErrorKind};
+use crate::domain::delivery::{Answer, ErrorKind, Timing};
 use crate::domain::headers::{CustomHeader, CustomHeaders};
+use crate::domain::response;
 use crate::telemetry::{self, Activity, recurring};
 use crate::tls;
 
@@ -122,8 +125,13 @@ pub struct ExchangeEnd {
     pub duration: Duration,
     /// The value of `Retry-After` in a response with 429 or 503.
     pub retry_after: Option<HeaderValue>,
+    pub timing: Timing,
+    /// The response's headers, as the delivery log keeps them.
+    pub headers: Vec<u8>,
     /// The first 4 KiB of the response body.
     pub excerpt: Vec<u8>,
+    /// When the head of the response has arrived.
+    head: Option<Instant>,
 }
 
 impl ExchangeEnd {
@@ -132,7 +140,10 @@ impl ExchangeEnd {
             answer,
             duration: Duration::ZERO,
             retry_after: None,
+            timing: Timing::default(),
+            headers: Vec::new(),
             excerpt: Vec::new(),
+            head: None,
         }
     }
 }
@@ -155,18 +166,32 @@ impl Client {
         request: &Rendered,
     ) -> Result<ExchangeEnd, OwnFault> {
         let started = Instant::now();
-        let result = match &endpoint.checked {
-            Ok(url) => {
-                self.exchange(url, &endpoint.headers, request, started)
-                    .await
+        let url = match &endpoint.checked {
+            Ok(url) => url,
+            Err(blocked) => {
+                self.report(None);
+                return Ok(ExchangeEnd::without_response(blocked.clone()));
             }
-            Err(blocked) => Ok(ExchangeEnd::without_response(blocked.clone())),
         };
 
+        let exchange = self.exchange(url, &endpoint.headers, request, started);
+        let (result, marks) = measure(exchange).await;
+        let ended = Instant::now();
+
         self.report(result.as_ref().err());
+        let end = result?;
+        let timing = marks.timing(&Bounds {
+            started,
+            head: end.head,
+            ended,
+            is_tls: url.scheme_str() == Some("https"),
+            is_unconnected: end.answer.error().is_some_and(ErrorKind::is_unconnected),
+        });
+
         Ok(ExchangeEnd {
-            duration: started.elapsed(),
-            ..result?
+            duration: ended - started,
+            timing,
+            ..end
         })
     }
 
@@ -222,6 +247,7 @@ impl Client {
             }
         };
 
+        let head = Some(Instant::now());
         let status = response.status();
         let may_postpone = matches!(
             status,
@@ -232,6 +258,11 @@ impl Client {
             .get(RETRY_AFTER)
             .filter(|_| may_postpone)
             .cloned();
+        let lines = response
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let headers = response::keep(lines);
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
 
@@ -246,7 +277,9 @@ impl Client {
 
         Ok(ExchangeEnd {
             retry_after,
+            headers,
             excerpt,
+            head,
             ..ExchangeEnd::without_response(answer)
         })
     }

@@ -65,20 +65,18 @@ impl DeliveryState {
         }
     }
 
-    /// Returns the state of a delivery.
-    pub fn of(delivery: &EventDelivery) -> DeliveryState {
+    /// Returns the state of a delivery, by whether there is a next attempt and by the outcome of the
+    /// last log entry.
+    pub fn of(is_pending: bool, outcome: Option<&str>) -> DeliveryState {
         let by_name = |outcome: &str| {
             DeliveryState::ALL
                 .into_iter()
                 .find(|state| state.as_str() == outcome)
         };
 
-        match (delivery.is_pending, &delivery.outcome) {
-            (true, _) => DeliveryState::Pending,
-            (false, outcome) => outcome
-                .as_deref()
-                .and_then(by_name)
-                .unwrap_or(DeliveryState::Ended),
+        match is_pending {
+            true => DeliveryState::Pending,
+            false => outcome.and_then(by_name).unwrap_or(DeliveryState::Ended),
         }
     }
 }
@@ -179,5 +177,10 @@ impl FeedPosition {
     /// The place after an event.
     pub fn after(event: &Event) -> FeedPosition {
         FeedPosition(event.sequence)
+    }
+
+    /// The place before the event with this number.
+    pub fn before(sequence: i64) -> FeedPosition {
+        FeedPosition(sequence - 1)
     }
 }

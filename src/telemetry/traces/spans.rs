@@ -207,7 +207,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::domain::delivery::{Attempt, Delivery, Lease, Signatures};
+    use crate::domain::delivery::{Attempt, Delivery, Lease, Signatures, Timing};
     use crate::domain::event::{EventKind, UserId};
 
     fn at(second: i64) -> Timestamp {
@@ -286,6 +286,8 @@ mod tests {
                 more: Vec::new(),
             },
             duration: Duration::from_millis(1_500),
+            timing: Timing::default(),
+            response_headers: Vec::new(),
             excerpt: Vec::new(),
             retry_after: None,
         });
