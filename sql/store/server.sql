@@ -30,6 +30,10 @@ select
     current_setting('synchronous_standby_names') <> '' as synchronous,
     clock_timestamp() as now
 
+-- name: one_snapshot
+-- Makes all statements of the transaction see the same state. Must be its first one.
+set transaction isolation level repeatable read, read only
+
 -- name: plan_by_index
 -- Makes every statement on deliveries use an index. The table is empty at one time and has a
 -- million rows at another, and a cached plan for the empty table would read all of the rows.

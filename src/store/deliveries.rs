@@ -89,21 +89,28 @@ pub async fn get(
     delivery: Uuid,
 ) -> Result<Option<(StoredDelivery, Vec<TimedEntry>)>> {
     let event = delivered_event(delivery, webhook);
-    let found = store
-        .fetch_optional(sql::delivery::READ, &[user, &webhook, &delivery, &event])
-        .await?;
-    let Some(found) = found else {
-        return Ok(None);
-    };
-
     // Attempts are made after the event. The time chooses the partitions to read.
     let lowest = lowest_id_at(millis_of_id(event) - ID_TOLERANCE_MS);
-    let attempts = store
-        .fetch_all(
-            sql::attempt::LIST_OF_DELIVERY,
-            &[user, &webhook, &delivery, &event, &lowest, &MOST_ATTEMPTS],
-        )
-        .await?;
 
-    Ok(Some((found, attempts)))
+    store
+        .transaction(async |transaction| {
+            transaction.batch_execute(sql::server::ONE_SNAPSHOT).await?;
+
+            let found = transaction
+                .fetch_optional(sql::delivery::READ, &[user, &webhook, &delivery, &event])
+                .await?;
+            let Some(found) = found else {
+                return Ok(None);
+            };
+
+            let attempts = transaction
+                .fetch_all(
+                    sql::attempt::LIST_OF_DELIVERY,
+                    &[user, &webhook, &delivery, &event, &lowest, &MOST_ATTEMPTS],
+                )
+                .await?;
+
+            Ok(Some((found, attempts)))
+        })
+        .await
 }
