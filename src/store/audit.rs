@@ -39,7 +39,7 @@ pub enum Via {
 }
 
 impl Via {
-    /// Every name that [`Via::as_str`] returns.
+    /// All names.
     pub const NAMES: [&'static str; 5] = ["token", "jwt", "session", "command_line", "automatic"];
 
     const fn as_str(self) -> &'static str {
