@@ -245,7 +245,13 @@ impl Inspection {
         }
 
         if self.server.is_some() {
-            findings.extend(tables::privileges(source, mapped.table, root, &self.role()));
+            findings.extend(tables::privileges(
+                source,
+                mapped.table,
+                root,
+                self.is_set_up(),
+                &self.role(),
+            ));
         }
 
         findings

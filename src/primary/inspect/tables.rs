@@ -200,23 +200,25 @@ pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Findi
 
 /// Judges whether the role can read the columns that lookups, setup and repairs read. Captured tables
 /// arrive in the stream: without a ledger, only releases and rows with computed values are read
-/// besides. `role` is quoted.
+/// besides. What only a repair reads is a warning once Walhook `is_set_up`. `role` is quoted.
 pub(super) fn privileges(
     source: &Source,
     table: Table,
     root: &Relation,
+    is_set_up: bool,
     role: &str,
 ) -> Vec<Finding> {
     let looked_up =
         !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
     let completed =
         source.capture == CaptureMode::Wal && identity::goal(source, table, root).0 == Goal::Index;
-    if !looked_up && !completed && !source.ledger {
+    let is_read = looked_up || completed;
+    if !is_read && !source.ledger {
         return Vec::new();
     }
 
     let name = root.qualified();
-    let harmless = !is_required(table);
+    let harmless = !is_required(table) || (!is_read && is_set_up);
     let mut findings = Vec::new();
     let unreadable: Vec<&str> = root
         .columns

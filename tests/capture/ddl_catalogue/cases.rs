@@ -356,7 +356,8 @@ pub const CASES: &[Case] = &[
         &["reset role", "alter table payment owner to {role}_other"],
         &["alter table payment owner to {role}", "set role {role}"],
     )
-    // With an index, rows are completed from the table, which needs a privilege.
+    // With an index, rows are completed from the table, which needs a privilege. Otherwise only a
+    // repair needs it.
     .expect(Works, Reported("table public.payment privilege: cannot read id"), Works),
     Case::of(
         "enable row security",
