@@ -45,6 +45,16 @@ pub(crate) struct Triggers {
 }
 
 impl Inspection {
+    /// Returns whether the slot or the outbox exists. If not, setup still has to read the existing
+    /// rows.
+    pub(super) fn is_set_up(&self) -> bool {
+        self.triggers
+            .as_ref()
+            .map_or(self.slot.is_some(), |triggers| {
+                triggers.state.is_installed()
+            })
+    }
+
     /// Returns the quoted name of Walhook's role. Empty if the server was not read: only findings
     /// for a DBA name the role.
     pub(super) fn role(&self) -> String {
