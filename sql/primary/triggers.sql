@@ -98,8 +98,8 @@ begin
             state := sqlstate;
             reason := sqlerrm;
         end;
-        -- The session has plans from before the type of a column was altered. The second time, the
-        -- values are planned anew.
+        -- The session has plans from before the type of a column was altered. A second round
+        -- plans the expressions again.
         exit when state <> '42804';
     end loop;
     if state = '55P03' then

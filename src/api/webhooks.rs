@@ -149,6 +149,11 @@ fn etag(webhook: &Webhook) -> String {
     format!("\"{}\"", version(webhook))
 }
 
+fn webhook_response(webhook: Webhook) -> Response {
+    let etag = etag(&webhook);
+    ([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response()
+}
+
 /// List webhooks
 ///
 /// In the order of their creation.
@@ -237,9 +242,7 @@ pub async fn read_by_name(
         Ok(name) => state.manage().webhook_by_name(&user, name).await?,
         Err(_) => None,
     };
-    let webhook = found.ok_or(Fault::NoSuchWebhook)?;
-    let etag = etag(&webhook);
-    Ok(([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response())
+    Ok(webhook_response(found.ok_or(Fault::NoSuchWebhook)?))
 }
 
 /// Create or replace a webhook
@@ -305,9 +308,7 @@ pub async fn read(
     Caller(user): Caller,
     WebhookId(id): WebhookId,
 ) -> Result<Response, Problem> {
-    let webhook = state.manage().webhook(&user, id).await?;
-    let etag = etag(&webhook);
-    Ok(([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response())
+    Ok(webhook_response(state.manage().webhook(&user, id).await?))
 }
 
 /// Edit a webhook
