@@ -16,6 +16,7 @@ use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::sql::{quote_identifier, quote_literal, quote_qualified};
+use crate::telemetry::recurring;
 pub use disk::DiskFault;
 use parameters::Parameters;
 pub use tls::{Tls, TlsError, Verification, system_certificates};
@@ -116,7 +117,8 @@ impl Target {
     /// Like [`connect`](Self::connect). Returns also the index of the host.
     async fn connect_to_host(&self) -> Result<(Client, usize), ConnectError> {
         let connector = self.connector()?;
-        let attempt = open(&self.config, connector);
+        let settings = SessionSettings::new();
+        let attempt = open(&self.config, connector, &settings);
         let opened = tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await;
         let (client, _, host) =
             opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
@@ -149,9 +151,43 @@ pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), Conne
     ))
 }
 
+/// Settings of a session, by the names of the server's parameters.
+pub(crate) type SessionSettings = Vec<(&'static str, String)>;
+
+/// Switches JIT compilation off. The server chooses it for high estimated costs: of statements that
+/// visit many webhooks, and of those that read the catalog of a database with hundreds of tables.
+/// It takes a hundred times as long as the statements themselves, and seconds on a busy server.
+const WITHOUT_JIT: (&str, &str) = ("jit", "off");
+
 /// Opens a connection to the first of the hosts that accepts, and starts the task that drives it.
 /// Returns also the host's index.
+///
+/// The settings are startup parameters and not a `SET`: behind a pooler in transaction mode, a
+/// `SET` would stay with a session that another client gets next.
 pub(crate) async fn open(
+    config: &Config,
+    tls: Option<MakeRustlsConnect>,
+    settings: &SessionSettings,
+) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error> {
+    let given = settings.iter().map(|(name, value)| (*name, value.as_str()));
+    let settings: Vec<_> = [WITHOUT_JIT].into_iter().chain(given).collect();
+
+    let mut configured = config.clone();
+    configured.options(with_settings(config, &settings));
+
+    match open_configured(&configured, tls.clone()).await {
+        // A pooler that does not accept these startup parameters.
+        Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+            let names: Vec<&str> = settings.iter().map(|(name, _)| *name).collect();
+            let settings = names.join(", ");
+            recurring!(info, %error, settings, "the pooler does not accept settings: set them for the role");
+            open_configured(config, tls).await
+        }
+        result => result,
+    }
+}
+
+async fn open_configured(
     config: &Config,
     tls: Option<MakeRustlsConnect>,
 ) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error> {
@@ -169,10 +205,7 @@ pub(crate) async fn open(
 
 /// Returns the value of `options` that also sets `settings` in the session. Later settings override
 /// earlier ones.
-pub(crate) fn with_settings(
-    config: &Config,
-    settings: &[(&'static str, impl std::fmt::Display)],
-) -> String {
+pub(crate) fn with_settings(config: &Config, settings: &[(&'static str, &str)]) -> String {
     let mut options = config.get_options().unwrap_or_default().to_owned();
 
     for (name, value) in settings {

@@ -17,10 +17,10 @@ use tokio_postgres::NoTls;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::checkpoint::Committed;
-use super::configured::{Configured, SessionSettings};
+use super::configured::Configured;
 use super::observe::PoolUse;
 use super::{Result, StoreError, processes};
-use crate::postgres::{self, ANSWER_TIMEOUT, Target};
+use crate::postgres::{self, ANSWER_TIMEOUT, SessionSettings, Target};
 use crate::sql::store as sql;
 
 /// How long a connection may take to answer a probe.
@@ -44,19 +44,10 @@ fn limit((name, limit): (&'static str, Duration)) -> (&'static str, String) {
     (name, limit.as_millis().to_string())
 }
 
-/// Switches JIT compilation off. It takes tens of milliseconds, longer than the statements
-/// themselves, and the server chooses it for high estimated costs: of statements that visit many
-/// webhooks, and of sorts and scans that are switched off but cannot be avoided.
-const WITHOUT_JIT: (&str, &str) = ("jit", "off");
-
 /// Makes the server read pages in the order of an index. The tables of pages are partitioned by day
 /// and most partitions may be empty: by its estimates, reading all entries of a webhook and sorting
 /// them would cost no more.
 const BY_INDEX: [(&str, &str); 2] = [("enable_sort", "off"), ("enable_seqscan", "off")];
-
-fn setting((name, value): (&'static str, &'static str)) -> (&'static str, String) {
-    (name, value.to_owned())
-}
 
 /// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and
 /// still do after [`REFUSE_AFTER`]. The server keeps a waiting connection after its client has
@@ -120,7 +111,7 @@ impl Store {
     }
 
     fn open_target_for_service(target: Target, connections: usize) -> Result<Store> {
-        let settings = vec![limit(IDLE_LIMIT), setting(WITHOUT_JIT)];
+        let settings = vec![limit(IDLE_LIMIT)];
         Store::open_configured(
             target,
             connections,
@@ -137,7 +128,7 @@ impl Store {
         statement_timeout: Duration,
     ) -> Result<Store> {
         let limits = [IDLE_LIMIT, ("statement_timeout", statement_timeout)].map(limit);
-        let plans = [WITHOUT_JIT].into_iter().chain(BY_INDEX).map(setting);
+        let plans = BY_INDEX.map(|(name, value)| (name, value.to_owned()));
         Store::open_configured(
             Target::parse(url)?,
             connections,

@@ -211,6 +211,44 @@ async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_n
     assert_eq!(catalog(&app).await, before);
 }
 
+/// On a database with hundreds of tables, the server would compile statements that read the catalog:
+/// on a busy machine for longer than capture waits for the answer.
+#[tokio::test]
+async fn no_statement_is_compiled_however_large_the_catalog_is() {
+    let app = TestApp::prepare_alone(Options {
+        settings: &[
+            ("session_preload_libraries", "auto_explain"),
+            ("auto_explain.log_min_duration", "0"),
+            ("auto_explain.log_analyze", "on"),
+            ("jit_above_cost", "0"),
+        ],
+        ..Options::default()
+    })
+    .await;
+    app.setup().await;
+    app.walhook_ok(&["check"]).await;
+
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let process = app.replica(&[]).await;
+    platform.payment(user, "ready").await;
+    assert!(process.stop().await.success());
+
+    let log = tokio::fs::read_to_string(app.server.log_file())
+        .await
+        .unwrap();
+    assert!(
+        log.contains("Tables, each followed by its partitions"),
+        "the statements are in the log"
+    );
+
+    let compiled: Vec<&str> = log
+        .split("LOG: ")
+        .filter(|entry| entry.contains("JIT:") && entry.contains("Query Text"))
+        .collect();
+    assert!(compiled.is_empty(), "{:?}", compiled.first());
+}
+
 #[tokio::test]
 async fn without_logical_decoding_setup_changes_nothing() {
     let app = TestApp::prepare_alone(Options {
