@@ -17,6 +17,21 @@ with recursive wanted as (
     union
     select tree.number, tree.index, tree.root, child.inhrelid
     from tree join pg_catalog.pg_inherits child on child.inhparent = tree.oid
+), relation as materialized (
+    -- Materialized, or the columns of every relation in the database would be read if its
+    -- statistics say that it has many partitions.
+    select tree.number, tree.index, tree.root, class.*
+    from tree join pg_catalog.pg_class class on class.oid = tree.oid
+), formatted as (
+    -- The types with their own cast to text, which may differ from their output function. The WAL
+    -- has the output of that function. character(n) is excluded: its cast only drops the padding.
+    select castsource as type
+    from pg_catalog.pg_cast
+    where casttarget = 'text'::regtype and castmethod = 'f' and castsource <> 'bpchar'::regtype
+    union
+    -- A domain has the output and the casts of its base type.
+    select domain.oid
+    from formatted join pg_catalog.pg_type domain on domain.typbasetype = formatted.type and domain.typtype = 'd'
 ), list as (
     -- Other publications with lists of columns, which exist since PostgreSQL 15
     select
@@ -32,13 +47,13 @@ with recursive wanted as (
     where publication.pubname <> $4::text and to_jsonb(member) ->> 'prattrs' is not null
 )
 select
-    tree.number,
+    class.number,
     class.oid,
     namespace.nspname::text as schema,
     class.relname::text as name,
     class.relkind = 'p' as has_partitions,
     class.relkind = 'p' or class.relispartition as partitioned,
-    class.oid <> tree.root and class.relispartition as is_partition,
+    class.oid <> class.root and class.relispartition as is_partition,
     pg_has_role(class.relowner, 'usage') as owned,
     pg_get_userbyid(class.relowner)::text as owner,
     has_schema_privilege(namespace.oid, 'usage') as usable,
@@ -77,17 +92,16 @@ select
             and published.schemaname = namespace.nspname and published.tablename = class.relname
         order by 1
     ) end as published_without_generated,
-    array(select publication from list where relation in (class.oid, tree.root) order by 1) as partly_published_by,
+    array(select publication from list where relation in (class.oid, class.root) order by 1) as partly_published_by,
     array(
         select attribute.attname::text
         from pg_catalog.pg_attribute attribute
         where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped and exists (
-            select from list where relation in (class.oid, tree.root) and not attribute.attname = any(list.columns)
+            select from list where relation in (class.oid, class.root) and not attribute.attname = any(list.columns)
         )
     ) as unpublished_columns,
     columns.readable
-from tree
-join pg_catalog.pg_class class on class.oid = tree.oid
+from relation class
 join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
 join pg_catalog.pg_database database on database.datname = current_database()
 left join lateral (
@@ -109,28 +123,14 @@ cross join lateral (
     ) as indisvalid
     -- The names of indexes are unique in a schema, which tables that inherit can share with the
     -- table.
-    from (select tree.index || case when class.oid = tree.root then '' else '_' || class.oid end as name) wanted
+    from (select class.index || case when class.oid = class.root then '' else '_' || class.oid end as name) wanted
 ) own_index
 cross join lateral (
     select
         coalesce(array_agg(attribute.attname::text order by attribute.attnum), '{}') as names,
         coalesce(array_agg(format_type(attribute.atttypid, null) order by attribute.attnum), '{}') as types,
         coalesce(array_agg(type.typcategory::text order by attribute.attnum), '{}') as categories,
-        -- Whether the type has its own cast to text, which may differ from its output function. The
-        -- WAL has the output of that function. character(n) is excluded: its cast only drops the
-        -- padding.
-        coalesce(array_agg(exists (
-            -- A domain has the output and the casts of its base type.
-            with recursive types as (
-                select attribute.atttypid as oid
-                union all
-                select domain.typbasetype
-                from types join pg_catalog.pg_type domain on domain.oid = types.oid and domain.typtype = 'd'
-            )
-            select from types join pg_catalog.pg_cast cast_ on cast_.castsource = types.oid
-            where cast_.casttarget = 'text'::regtype and cast_.castmethod = 'f'
-                and cast_.castsource <> 'bpchar'::regtype
-        ) order by attribute.attnum), '{}') as formatted,
+        coalesce(array_agg(type.oid in (select formatted.type from formatted) order by attribute.attnum), '{}') as formatted,
         coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated <> ''), '{}') as generated,
         coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated = 'v'), '{}') as virtual,
         coalesce(array_agg(attribute.attname::text) filter (where attribute.attnotnull), '{}') as not_null,
@@ -142,7 +142,7 @@ cross join lateral (
     join pg_catalog.pg_type type on type.oid = attribute.atttypid
     where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
 ) columns
-order by tree.number, class.oid <> tree.root, class.oid
+order by class.number, class.oid <> class.root, class.oid
 
 -- name: granted
 -- What the role was granted, as setup prints it, with statements that revoke it. `is_own` are those
