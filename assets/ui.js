@@ -118,7 +118,8 @@ async function submitInPlace(form, button) {
   }
 }
 
-// Ends the live updates of the page's earlier content.
+// Ends the live updates of the page's earlier content. They poll: a stream of log entries would only tell a page when to
+// fetch its rows, covers neither jobs nor what comes next for a delivery, and takes one of a browser's six connections.
 let stopLive = () => {};
 
 function startLive(button) {
@@ -170,11 +171,64 @@ function startLive(button) {
   if ("auto" in button.dataset) button.click();
 }
 
+// Keyboard shortcuts, which can be turned off. `/ui/shortcuts` lists them.
+const SHORTCUTS_OFF = "walhook.shortcuts-off";
+const SEQUENCE_MILLISECONDS = 1500;
+const PLACES = { w: "/ui", d: "/ui/logs", e: "/ui/events", t: "/ui/tokens", a: "/ui/audit" };
+const ROWS = "main .cards tbody tr, main .timeline li";
+let sequenceBegan = -Infinity;
+
+// Null if the browser stores nothing for this site. Shortcuts could not be turned off then, so there are none.
+function preferences() {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+}
+
+const areShortcutsOn = () => preferences()?.getItem(SHORTCUTS_OFF) === null;
+
+function search() {
+  const field = document.querySelector("form[role=search] :is(input:not([type=hidden]), select)");
+  if (field) field.focus();
+  else location.assign("/ui/logs#catalogue");
+}
+
+// Moves the focus to the link of the next row, or of the one before.
+function moveInList(step) {
+  const rows = Array.from(document.querySelectorAll(ROWS)).filter((row) => row.querySelector("a"));
+  const at = rows.findIndex((row) => row.contains(document.activeElement));
+  const next = at < 0 ? 0 : Math.min(Math.max(at + step, 0), rows.length - 1);
+  rows[next]?.querySelector("a").focus();
+}
+
+// Returns whether a key is a shortcut, and does what it is for.
+function pressShortcut(key, isSecond) {
+  const place = isSecond && Object.hasOwn(PLACES, key) ? PLACES[key] : null;
+  if (place) location.assign(place);
+  else if (key === "g") sequenceBegan = performance.now();
+  else if (key === "?") openDialog(document.getElementById("shortcuts"));
+  else if (key === "/") search();
+  else if (key === "j") moveInList(1);
+  else if (key === "k") moveInList(-1);
+  else return false;
+  return true;
+}
+
 function prepare(root) {
   localizeTimes(root);
   localizeFields(root);
   for (const origin of root.querySelectorAll("[data-origin]")) origin.textContent = location.origin;
-  for (const button of root.querySelectorAll("[data-copy]")) button.hidden = false;
+  for (const link of root.querySelectorAll("[data-copy], #shortcuts")) link.hidden = false;
+  for (const box of root.querySelectorAll("[data-shortcuts]")) {
+    box.disabled = preferences() === null;
+    box.checked = areShortcutsOn();
+    box.addEventListener("change", () => {
+      if (box.checked) localStorage.removeItem(SHORTCUTS_OFF);
+      else localStorage.setItem(SHORTCUTS_OFF, "");
+    });
+  }
   for (const button of root.querySelectorAll("[data-live]")) {
     button.hidden = false;
     startLive(button);
@@ -218,6 +272,12 @@ addEventListener("pageshow", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.activeElement?.closest(".tooltip")?.querySelector("button").blur();
+  const isTyping = event.isComposing || event.target.closest("input, textarea, select");
+  const isTaken = isTyping || document.querySelector("dialog[open]") || !document.getElementById("shortcuts");
+  if (isTaken || event.ctrlKey || event.altKey || event.metaKey || !areShortcutsOn()) return;
+  const isSecond = performance.now() - sequenceBegan < SEQUENCE_MILLISECONDS;
+  sequenceBegan = -Infinity;
+  if (pressShortcut(event.key, isSecond)) event.preventDefault();
 });
 
 prepare(document);

@@ -117,9 +117,12 @@ select last from walhook.event_sequence
 select sequence from walhook.event where user_id = $1 and sequence > $2 order by sequence offset $3 limit 1
 
 -- name: feed_newest
--- Lists a user's events, the newest first, without their data. $1 user, $2 the number before which
--- to start, $3 the lowest number to consider, $4 event, $5 rows at most
-select id, kind, occurred_at, label_id, sequence
+-- Lists a user's events, the newest first, with what of their data names what they are about. $1
+-- user, $2 the number before which to start, $3 the lowest number to consider, $4 event, $5 rows at
+-- most
+select id, kind, occurred_at, label_id, sequence,
+       array[data ->> 'release_id', data ->> 'release_cat', data ->> 'release_title', data ->> 'track_id', data ->> 'isrc',
+           data ->> 'outlet_id', data ->> 'outlet_name', data ->> 'dsp', data ->> 'invoice_number'] as about
 from walhook.event
 where user_id = $1 and sequence < $2 and sequence >= $3 and ($4::text is null or kind = $4)
 order by sequence desc

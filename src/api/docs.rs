@@ -1,7 +1,11 @@
-//! The OpenAPI document as an HTML page, rendered once.
+//! The OpenAPI document as HTML pages, rendered once: the contents, and a page for each operation,
+//! event and schema, so that each is small.
 //!
-//! Not Scalar, Redoc or Swagger UI, which render in the browser: this page runs no script, so the
+//! Not Scalar, Redoc or Swagger UI, which render in the browser: these pages run no script, so the
 //! content security policy forbids scripts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use askama::Template;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -15,21 +19,36 @@ use sha2::{Digest, Sha256};
 use super::openapi::document_json;
 use crate::events::Catalogue;
 use crate::http::Document as CachedDocument;
-use crate::http::problem::{KINDS, Kind};
+use crate::http::problem::{KINDS, Kind, Problem};
 
 const STYLE: &str = include_str!("../../templates/docs.css");
 
 #[derive(Template)]
 #[template(path = "docs.html")]
 struct DocsPage<'a> {
-    info: Info,
+    info: &'a Info,
     base: &'a str,
     style: &'static str,
+    title: &'a str,
+    content: Content<'a>,
+}
+
+/// What a page shows.
+enum Content<'a> {
+    Contents(&'a Reference),
+    Operation(&'a ApiOperation),
+    Event(&'a str, &'a Value),
+    Problems(&'static [Kind]),
+    Schema(&'a Value),
+}
+
+/// What the pages show together.
+struct Reference {
+    info: Info,
     tokens: Map<String, Value>,
     operations: Vec<ApiOperation>,
     events: Map<String, Value>,
     schemas: Map<String, Value>,
-    problems: &'static [Kind],
 }
 
 /// The parts of an OpenAPI document that the page shows.
@@ -90,72 +109,107 @@ struct ApiBody {
     content: Map<String, Value>,
 }
 
-/// The rendered page with its content security policy.
+/// The rendered pages by their names, with their content security policy. The name of the contents
+/// is empty.
 #[derive(Clone)]
 pub struct Docs {
-    html: CachedDocument,
+    pages: Arc<BTreeMap<String, CachedDocument>>,
     policy: HeaderValue,
 }
 
 impl Docs {
     pub fn new(base_path: &str, catalogue: &Catalogue) -> Docs {
-        let html = page(document_json(base_path, catalogue), base_path)
-            .render()
-            .expect("writing to memory cannot fail");
+        let reference = Reference::new(document_json(base_path, catalogue));
         let style = STANDARD.encode(Sha256::digest(STYLE));
         let policy = format!(
             "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
-        let html = CachedDocument::new("text/html; charset=utf-8", html);
+        let pages = reference.pages().into_iter().map(|(name, title, content)| {
+            let page = DocsPage {
+                info: &reference.info,
+                base: base_path,
+                style: STYLE,
+                title,
+                content,
+            };
+            let html = page.render().expect("writing to memory cannot fail");
+            (name, CachedDocument::new("text/html; charset=utf-8", html))
+        });
 
         Docs {
-            html,
+            pages: Arc::new(pages.collect()),
             policy: HeaderValue::try_from(policy).expect("base64 and ASCII"),
         }
     }
 
-    pub fn response(&self, request: &HeaderMap) -> Response {
-        let mut response = self.html.response(request);
+    /// Responds with the page of that name.
+    pub fn response(&self, name: &str, request: &HeaderMap) -> Result<Response, Problem> {
+        let page = self.pages.get(name);
+        let page = page.ok_or_else(|| Problem::not_found("nothing is at this path"))?;
+        let mut response = page.response(request);
+
         response
             .headers_mut()
             .insert(header::CONTENT_SECURITY_POLICY, self.policy.clone());
-        response
+        Ok(response)
     }
 }
 
-fn page(document: Value, base: &str) -> DocsPage<'_> {
-    let ApiDocument {
-        info,
-        paths,
-        webhooks,
-        components,
-    } = parse(document);
+impl Reference {
+    fn new(document: Value) -> Reference {
+        let ApiDocument {
+            info,
+            paths,
+            webhooks,
+            components,
+        } = parse(document);
 
-    let methods = paths.into_iter().flat_map(|(path, item)| {
-        let methods: Map<String, Value> = parse(item);
-        methods
-            .into_iter()
-            .map(move |(method, operation)| (path.clone(), method.to_uppercase(), operation))
-    });
 
-    let operations = methods.map(|(path, method, operation)| ApiOperation {
-        path,
-        method,
-        ..parse(operation)
-    });
+        let methods = paths.into_iter().flat_map(|(path, item)| {
+            let methods: Map<String, Value> = parse(item);
+            methods
+                .into_iter()
+                .map(move |(method, operation)| (path.clone(), method.to_uppercase(), operation))
+        });
 
-    DocsPage {
-        info,
-        base,
-        style: STYLE,
-        tokens: components.security_schemes,
-        operations: operations.collect(),
-        events: webhooks
-            .into_iter()
-            .map(|(name, mut item)| (name, item["post"].take()))
-            .collect(),
-        schemas: components.schemas,
-        problems: KINDS,
+        let operations = methods.map(|(path, method, operation)| ApiOperation {
+            path,
+            method,
+            ..parse(operation)
+        });
+
+        Reference {
+            info,
+            tokens: components.security_schemes,
+            operations: operations.collect(),
+            events: webhooks
+                .into_iter()
+                .map(|(name, mut item)| (name, item["post"].take()))
+                .collect(),
+            schemas: components.schemas,
+        }
+    }
+
+    /// Returns name, title and content of each page.
+    fn pages(&self) -> Vec<(String, &str, Content<'_>)> {
+        let mut pages = vec![
+            (String::new(), &*self.info.title, Content::Contents(self)),
+            ("problems".to_owned(), "Problems", Content::Problems(KINDS)),
+        ];
+
+        pages.extend(self.operations.iter().map(|operation| {
+            let name = operation.operation_id.clone();
+            (name, &*operation.summary, Content::Operation(operation))
+        }));
+        pages.extend(self.events.iter().map(|(name, event)| {
+            let content = Content::Event(name, event);
+            (format!("event-{name}"), &**name, content)
+        }));
+        pages.extend(self.schemas.iter().map(|(name, schema)| {
+            let content = Content::Schema(schema);
+            (format!("schema-{name}"), &**name, content)
+        }));
+        pages
     }
 }
 

@@ -55,11 +55,20 @@ pub fn router(state: ApiState) -> Router {
         )
         .route(
             "/docs",
-            get(async move |headers: HeaderMap| docs.response(&headers)),
+            get({
+                let docs = docs.clone();
+                async move |headers: HeaderMap| docs.response("", &headers)
+            }),
+        )
+        .route(
+            "/docs/{page}",
+            get(async move |Path(page): Path<String>, headers: HeaderMap| {
+                docs.response(&page, &headers)
+            }),
         )
         .with_state(state);
 
-    let descriptions = format!("{base_path}/docs");
+    let descriptions = format!("{base_path}/docs/problems");
     let public = Router::new()
         .route(
             public_keys::PATH,

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::statement::{Statements, column, from_row};
 use super::{ID_TOLERANCE_MS, Result, Store, lowest_id_at};
+use crate::domain::about::About;
 use crate::domain::event::{EventKind, UserId};
 use crate::sql::store as sql;
 
@@ -39,9 +40,10 @@ pub struct EventHeadline {
     pub occurred_at: Timestamp,
     pub label: Option<i64>,
     pub sequence: i64,
+    pub about: About,
 }
 
-from_row! { EventHeadline { id, kind, occurred_at, label = "label_id", sequence } }
+from_row! { EventHeadline { id, kind, occurred_at, label = "label_id", sequence, about } }
 
 /// Which events to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use super::error::PageError;
 use super::excerpt::Excerpt;
 use super::fields::Fields;
 use super::flash::Flash;
-use super::format::{failure_label, outcome_label, pretty, sentence};
+use super::format::{Count, failure_label, outcome_label, pretty, sentence};
 use super::log_line::LogLine;
-use super::page::{Frame, Section, page, redirect};
+use super::page::{Frame, Section, redirect, validated};
 use super::state::webhook_path;
 use super::time::{Ago, Exact};
 use super::timing::TimingBar;
@@ -27,6 +27,10 @@ use crate::manage::{
 
 /// The page refreshes itself if the next attempt is due within this time.
 const LIVE: SignedDuration = SignedDuration::from_secs(60);
+/// The attempts that the timeline lists: two rounds. The delivery log has the others.
+const LISTED: usize = 20;
+/// A longer body is cut off, because the page would be slow to load. The API returns all of it.
+const SHOWN_BYTES: usize = 6 << 10;
 
 #[derive(Template)]
 #[template(path = "ui/delivery.html")]
@@ -36,8 +40,12 @@ struct DeliveryPage {
     attempts: u16,
     delivery: DeliveryDetail,
     rounds: Vec<Round>,
+    /// Whether there are older attempts.
+    has_older: bool,
     shown: Option<Shown>,
     comparison: Option<Comparison>,
+    /// Why the attempts that were selected are not compared.
+    error: Option<&'static str>,
     /// The path of the API.
     api: String,
     /// Whether an attempt is in flight or comes next in a moment.
@@ -57,6 +65,8 @@ struct Shown {
     timing: TimingBar,
     url: Option<String>,
     request: Option<RenderedRequest>,
+    /// Whether the start of the request's body is shown, and not all of it.
+    is_cut: bool,
     signature: Option<(&'static str, &'static str)>,
     curl: Option<String>,
     response_headers: Vec<(String, String)>,
@@ -72,7 +82,11 @@ impl Shown {
         } = found;
         let headers = detail.response_headers.as_deref().map(response::read);
         let body = detail.response_body.as_deref();
+        let is_cut = request
+            .as_ref()
+            .is_some_and(|request| request.body.len() > SHOWN_BYTES);
         let sent = detail.url.as_deref().zip(request.as_ref());
+        let sent = sent.filter(|_| !is_cut);
 
         Shown {
             timing: TimingBar::new(&detail.timing, detail.entry.duration_ms),
@@ -83,6 +97,50 @@ impl Shown {
             line: LogLine::new(detail.entry, attempts),
             url: detail.url,
             request,
+            is_cut,
+        }
+    }
+}
+
+/// Returns the body as it is shown: formatted, and cut off if it is long.
+fn shown_body(body: &str) -> String {
+    let mut text = pretty(body);
+    text.truncate(text.floor_char_boundary(2 * SHOWN_BYTES));
+    text
+}
+
+/// What of a delivery its page shows.
+#[derive(Default)]
+struct Choice {
+    /// The newest attempt if there is none.
+    attempt: Option<Uuid>,
+    /// The attempt to compare it with.
+    other: Option<Uuid>,
+    error: Option<&'static str>,
+}
+
+impl Choice {
+    fn parse(fields: &Fields) -> Choice {
+        let selected: Vec<Uuid> = fields
+            .all("compare")
+            .filter_map(|text| text.parse().ok())
+            .collect();
+
+        match *selected {
+            [] => Choice {
+                attempt: fields.one("attempt").parse().ok(),
+                ..Choice::default()
+            },
+            [left, right] if left != right => Choice {
+                attempt: Some(left),
+                other: Some(right),
+                error: None,
+            },
+            [first, ..] => Choice {
+                attempt: Some(first),
+                other: None,
+                error: Some("Select two different attempts to compare."),
+            },
         }
     }
 }
@@ -192,25 +250,14 @@ pub fn path(webhook: Uuid, delivery: Uuid) -> String {
     webhook_path(webhook, &format!("/deliveries/{delivery}"))
 }
 
-/// Shows a delivery with its newest attempt, the one of the field `attempt`, or two attempts of the
-/// field `compare`.
+/// Shows a delivery with its newest attempt, the one of the field `attempt`, or the two of the field
+/// `compare`.
 pub async fn show(
     visit: Visit,
     Ids((id, delivery)): Ids<(Uuid, Uuid)>,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    let chosen: Vec<Uuid> = fields
-        .all("compare")
-        .filter_map(|text| text.parse().ok())
-        .take(2)
-        .collect();
-    let attempt = fields.one("attempt").parse().ok();
-
-    match *chosen {
-        [left, right] => render(visit, id, delivery, Some(left), Some(right)).await,
-        [one] => render(visit, id, delivery, Some(one), None).await,
-        _ => render(visit, id, delivery, attempt, None).await,
-    }
+    render(visit, id, delivery, Choice::parse(&fields)).await
 }
 
 /// Shows the delivery of a log entry.
@@ -220,21 +267,26 @@ pub async fn show_entry(
 ) -> Result<Response, PageError> {
     let found = visit.manage().log_entry(visit.user(), id, log).await?;
     let delivery = found.detail.entry.delivery;
-    render(visit, id, delivery, Some(log), None).await
+    let choice = Choice {
+        attempt: Some(log),
+        ..Choice::default()
+    };
+    render(visit, id, delivery, choice).await
 }
 
 async fn render(
     visit: Visit,
     id: Uuid,
     delivery: Uuid,
-    attempt: Option<Uuid>,
-    other: Option<Uuid>,
+    choice: Choice,
 ) -> Result<Response, PageError> {
     let manage = visit.manage();
     let user = visit.user();
     let attempts = visit.state.attempts;
     let webhook = manage.webhook(user, id).await?;
-    let delivery = manage.delivery(user, id, delivery).await?;
+    let mut delivery = manage.delivery(user, id, delivery).await?;
+    let has_older = delivery.attempts.len() > LISTED;
+    delivery.attempts.truncate(LISTED);
     let newest = delivery.attempts.first().map(|attempt| attempt.entry.id);
 
     let read = async |log: Uuid| {
@@ -245,11 +297,11 @@ async fn render(
         }
     };
 
-    let shown = match attempt.or(newest) {
+    let shown = match choice.attempt.or(newest) {
         Some(log) => Some(Shown::new(read(log).await?, attempts)),
         None => None,
     };
-    let comparison = match (shown.as_ref(), other) {
+    let comparison = match (shown.as_ref(), choice.other) {
         (Some(left), Some(log)) => Some(compare(
             left.into(),
             (&Shown::new(read(log).await?, attempts)).into(),
@@ -273,17 +325,21 @@ async fn render(
             .collect(),
     });
 
-    Ok(page(&DeliveryPage {
+    let template = DeliveryPage {
         frame: visit.frame(Section::Webhooks),
         webhook,
         attempts,
         rounds: rounds.collect(),
+        has_older,
         shown,
         comparison,
+        error: choice.error,
         api: visit.state.api.base_path().to_owned(),
         is_live,
         delivery,
-    }))
+    };
+
+    Ok(validated(choice.error.is_none(), &template))
 }
 
 /// Starts the next round of the entry's delivery, and leads to the page of the delivery.

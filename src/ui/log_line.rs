@@ -1,7 +1,7 @@
 //! One line of the delivery log.
 
-use super::delivery;
 use super::format::{Millis, failure_label, outcome_label};
+use super::state::webhook_path;
 use crate::manage::Entry;
 
 /// An entry with its formatted attempt number.
@@ -43,8 +43,7 @@ impl LogLine {
 
     /// Returns the path of the delivery's page with this attempt.
     pub fn path(&self) -> String {
-        let delivery = delivery::path(self.entry.webhook, self.entry.delivery);
-        format!("{delivery}?attempt={}", self.entry.id)
+        webhook_path(self.entry.webhook, &format!("/logs/{}", self.entry.id))
     }
 
     /// What the event is about. None if there is nothing to name.

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::response::Response;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
@@ -25,6 +25,12 @@ const ALL: &str = "/ui/logs";
 /// Searches for one page, each of which examines a bounded number of entries. More would keep the
 /// visitor waiting.
 const MAX_SEARCHES: usize = 5;
+/// Time ranges that are one click away: the label and the hours.
+const RANGES: [(&str, i64); 3] = [
+    ("Last hour", 1),
+    ("Last 24 hours", 24),
+    ("Last 7 days", 168),
+];
 /// More than a user has, unless an operator sets a very high limit.
 const MAX_WEBHOOKS: usize = 200;
 
@@ -47,6 +53,8 @@ struct LogsPage {
     is_first: bool,
     /// The time back to which was searched, if the search stopped early.
     searched_to: Option<Timestamp>,
+    /// The labels and paths of time ranges, with the other filters.
+    ranges: [(&'static str, String); 3],
     /// The path of the log without filters.
     path: String,
     /// The paths of the first page of this list, and of the next.
@@ -226,11 +234,23 @@ async fn render(
     let given = names
         .map(|name| (name, fields.one(name)))
         .filter(|(_, value)| !value.is_empty());
-    let text = Serializer::new(String::new()).extend_pairs(given).finish();
+    let text = Serializer::new(String::new())
+        .extend_pairs(given.clone())
+        .finish();
     let path = match &webhook {
         Some(webhook) => webhook_path(webhook.id, "/logs"),
         None => ALL.to_owned(),
     };
+
+    let others = given.filter(|(name, _)| !["since", "until"].contains(name));
+    let ranges = RANGES.map(|(label, hours)| {
+        let since = field(Timestamp::now() - SignedDuration::from_hours(hours));
+        let query = Serializer::new(String::new())
+            .extend_pairs(others.clone())
+            .append_pair("since", &since)
+            .finish();
+        (label, format!("{path}?{query}"))
+    });
 
     let line = |entry: Entry| LogLine {
         webhook: webhooks
@@ -269,6 +289,7 @@ async fn render(
             selected.or(webhook.as_ref().map(|webhook| webhook.id)),
             &fields,
         ),
+        ranges,
         path,
         webhook,
         webhooks,

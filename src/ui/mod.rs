@@ -28,6 +28,7 @@ mod recover;
 mod replay;
 mod secret;
 mod settings;
+mod shortcuts;
 mod sign_in;
 mod state;
 mod stats;
@@ -104,6 +105,7 @@ pub fn router(state: UiState) -> Router {
             get(tokens::ask).post(tokens::revoke),
         )
         .route("/ui/audit", get(audit::list))
+        .route("/ui/shortcuts", get(shortcuts::show))
         .route("/ui/assets/{name}", get(assets::serve))
         .route("/ui/", get(async || Redirect::to(HOME)))
         .route("/ui/{*rest}", any(async || PageError::no_such_page()))

@@ -122,14 +122,13 @@ pub async fn start(
 }
 
 impl PeriodForm {
-    /// Returns the form and the status of the page that shows it. `preset` is the start of the time
-    /// range that an empty form has; without one it is a day ago.
+    /// Returns the form and the status of the page that shows it. The time range of an empty form
+    /// starts a day ago.
     pub fn new(
         visit: &Visit,
         fields: &Fields,
         shown: Shown,
         counted: fn(&JobScope) -> String,
-        preset: Option<Timestamp>,
     ) -> (StatusCode, PeriodForm) {
         let now = Timestamp::now();
         let value = |name: &str| time(fields.one(name)).map(field);
@@ -139,8 +138,7 @@ impl PeriodForm {
         };
 
         let form = PeriodForm {
-            since: value("since")
-                .unwrap_or_else(|| field(preset.unwrap_or_else(|| day_before(now)))),
+            since: value("since").unwrap_or_else(|| field(day_before(now))),
             until: value("until").unwrap_or_default(),
             errors,
             oldest: now

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use axum::response::Response;
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::error::PageError;
@@ -9,7 +10,8 @@ use super::fields::Fields;
 use super::format::{Count, deliveries, outcome_label};
 use super::page::{Frame, Section, with_status};
 use super::period::{self, Parsed, PeriodForm, Shown};
-use super::time::Exact;
+use super::stats::day_before;
+use super::time::{Exact, field};
 use super::visit::{Ids, Visit};
 use crate::domain::time::millis;
 use crate::manage::{self, JobDraft, JobScope, OUTCOMES, Webhook};
@@ -44,8 +46,18 @@ fn parse(fields: &Fields) -> Parsed {
     })
 }
 
-/// Shows the form, with a preview if `since` is set.
+/// Shows the form with a preview. The first visit previews what failed since the streak of failures
+/// began, or in the last day.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
+    let fields = match fields.get("since") {
+        Some(_) => fields,
+        None => {
+            let preset = visit.manage().recovery_preset(visit.user(), id).await?;
+            let since = preset.unwrap_or_else(|| day_before(Timestamp::now()));
+            Fields::from(vec![("since".to_owned(), field(since))])
+        }
+    };
+
     let shown = period::preview(&visit, id, &fields, parse(&fields)).await?;
     show(&visit, id, &fields, shown).await
 }
@@ -80,8 +92,7 @@ async fn show(
     shown: Shown,
 ) -> Result<Response, PageError> {
     let webhook = visit.webhook(id).await?;
-    let preset = visit.manage().recovery_preset(visit.user(), id).await?;
-    let (status, form) = PeriodForm::new(visit, fields, shown, counted, preset);
+    let (status, form) = PeriodForm::new(visit, fields, shown, counted);
     let outcome = fields.one("outcome").to_owned();
 
     Ok(with_status(

@@ -107,7 +107,7 @@ fn counted(scope: &JobScope) -> String {
 }
 
 fn show(visit: &Visit, webhook: Webhook, fields: &Fields, shown: Shown) -> Response {
-    let (status, form) = PeriodForm::new(visit, fields, shown, counted, None);
+    let (status, form) = PeriodForm::new(visit, fields, shown, counted);
     let labels = fields.one("label_ids").to_owned();
     let events = fields.all("events").map(str::to_owned).collect();
 

@@ -19,8 +19,7 @@ use crate::domain::text;
 use crate::manage::{Cursor, Fault, List, ListPage, NewToken, Scope, Token};
 
 const PATH: &str = "/ui/tokens";
-/// All tokens of a user, unless operators have created more.
-const PAGE: usize = 150;
+const PAGE: usize = 50;
 /// When a new token may expire: days, and the label.
 const LIFETIMES: [(&str, &str); 5] = [
     ("7", "7 days"),

@@ -1,9 +1,11 @@
 //! Requests of browsers: links between pages, other origins, and the API reference.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::fixture::{BASE, Service};
-use crate::support::Api;
+use crate::support::{Api, ApiAnswer};
 
 const ORIGIN: &str = "https://app.example";
 
@@ -119,39 +121,31 @@ async fn only_configured_origins_are_allowed() {
     assert_eq!(answer.header("access-control-allow-origin"), None);
 }
 
+/// The limit for a page before compression.
+const MAX_PAGE_BYTES: usize = 60_000;
+
 #[tokio::test]
-async fn the_reference_is_a_page_without_scripts() {
+async fn the_reference_is_small_pages_without_scripts() {
     let service = Service::start().await;
     let nobody = Api::new(&service.url, "");
-    let page = nobody.get("/docs").await.expect(200);
+    let mut pages = BTreeMap::new();
+    let mut unread = vec!["/docs".to_owned()];
 
-    assert_eq!(
-        page.header("content-type"),
-        Some("text/html; charset=utf-8")
-    );
-    let policy = page.header("content-security-policy").unwrap();
+    // Follows all links.
+    while let Some(path) = unread.pop() {
+        let page = nobody.get(&path).await.expect(200);
+        check_reference(&path, &page);
+        let link = format!("href=\"{BASE}/docs");
 
-    assert!(
-        policy.starts_with("default-src 'none'; style-src 'sha256-") && !policy.contains("unsafe"),
-        "{policy}"
-    );
+        let linked = page.body.split(&link).skip(1).map(|rest| {
+            let rest = &rest[..rest.find('"').unwrap()];
+            format!("/docs{rest}")
+        });
 
-    for absent in [
-        "<script",
-        "javascript:",
-        "http-equiv",
-        "style=",
-        "<link",
-        "<img",
-        "//cdn",
-    ] {
-        assert!(!page.body.contains(absent), "{absent}");
+        pages.insert(path, page.body.clone());
+        unread.extend(linked.filter(|path| !pages.contains_key(path)));
     }
 
-    assert!(
-        page.body.contains("<code>next_cursor</code>"),
-        "backticks mark code"
-    );
     let document: Value =
         serde_json::from_str(&walhook::api::openapi_document(BASE, &Default::default())).unwrap();
     let names = |pointer: &str| -> Vec<String> {
@@ -166,23 +160,49 @@ async fn the_reference_is_a_page_without_scripts() {
     };
 
     for name in names("/paths") {
-        assert!(page.body.contains(&name), "{name}");
+        assert!(pages["/docs"].contains(&name), "{name}");
     }
 
     for (prefix, pointer) in [("event-", "/webhooks"), ("schema-", "/components/schemas")] {
         for name in names(pointer) {
-            assert!(
-                page.body.contains(&format!("id=\"{prefix}{name}\"")),
-                "{name}"
-            );
+            let path = format!("/docs/{prefix}{name}");
+            assert!(pages.contains_key(&path), "{path} is linked");
         }
     }
 
-    for target in page.body.split("href=\"#").skip(1) {
-        let target = &target[..target.find('"').unwrap()];
-        assert!(
-            page.body.contains(&format!("id=\"{target}\"")),
-            "{target} is linked but does not exist"
-        );
+    assert!(
+        pages["/docs"].contains("<code>next_cursor</code>"),
+        "backticks mark code"
+    );
+    nobody.get("/docs/nonsense").await.expect(404);
+}
+
+fn check_reference(path: &str, page: &ApiAnswer) {
+    let policy = page.header("content-security-policy").unwrap();
+
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    assert!(
+        policy.starts_with("default-src 'none'; style-src 'sha256-") && !policy.contains("unsafe"),
+        "{policy}"
+    );
+    assert!(
+        page.body.len() < MAX_PAGE_BYTES,
+        "{path}: {}",
+        page.body.len()
+    );
+
+    for absent in [
+        "<script",
+        "javascript:",
+        "http-equiv",
+        "style=",
+        "<link",
+        "<img",
+        "//cdn",
+    ] {
+        assert!(!page.body.contains(absent), "{path}: {absent}");
     }
 }

@@ -362,7 +362,11 @@ async fn types_of_problems_lead_to_their_description() {
     let api = service.api("1").await;
     let origin = service.url.strip_suffix(BASE).unwrap();
     let client = Api::new(origin, "none");
-    let docs = client.get(&format!("{BASE}/docs")).await.expect(200).body;
+    let docs = client
+        .get(&format!("{BASE}/docs/problems"))
+        .await
+        .expect(200)
+        .body;
     let document: Value =
         serde_json::from_str(&walhook::api::openapi_document(BASE, &Default::default())).unwrap();
     let text = document.to_string();
@@ -385,7 +389,7 @@ async fn types_of_problems_lead_to_their_description() {
         let answer = client.get(&kind).await.expect(308);
         let target = answer.header("location").unwrap();
         let anchor = target
-            .strip_prefix(&format!("{BASE}/docs#"))
+            .strip_prefix(&format!("{BASE}/docs/problems#"))
             .unwrap_or_else(|| panic!("{target}"));
 
         assert!(docs.contains(&format!("id=\"{anchor}\"")), "{target}");

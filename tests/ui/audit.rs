@@ -10,6 +10,8 @@ use crate::browser::Browser;
 
 /// The limit for a page with its assets, as transferred.
 const MAX_BYTES: u64 = 50_000;
+/// The limit for a page before compression.
+pub const MAX_PAGE_BYTES: u64 = 60_000;
 
 /// Returns the path to which `scripts/install-dependencies test ui` downloads axe-core.
 pub fn axe_path() -> PathBuf {
@@ -33,7 +35,7 @@ const RUN_AXE: &str = "
 
 const LOADED: &str = "
     const entries = [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')];
-    return entries.map((entry) => [entry.name, Math.max(entry.encodedBodySize, entry.transferSize)]);";
+    return entries.map((entry) => [entry.name, Math.max(entry.encodedBodySize, entry.transferSize), entry.decodedBodySize]);";
 
 /// Checks the page that the browser shows.
 pub async fn check(browser: &Browser) {
@@ -115,4 +117,6 @@ async fn check_loaded(browser: &Browser, path: &str) {
     }
 
     assert!(sum < MAX_BYTES, "{path} has {sum} bytes: {loaded}");
+    let page = loaded[0][2].as_u64().expect("a size");
+    assert!(page < MAX_PAGE_BYTES, "{path} has {page} bytes of HTML");
 }

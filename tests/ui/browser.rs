@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use thirtyfour::common::command::{Command as DriverCommand, ExtensionCommand};
 use thirtyfour::prelude::*;
-use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLevel};
+use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLevel, TypingData};
 use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -204,6 +204,12 @@ impl Browser {
         let field = self.find(css).await;
         field.clear().await.expect("a field");
         field.send_keys(text).await.expect("a field");
+    }
+
+    /// Presses keys in the element that has the focus.
+    pub async fn press(&self, keys: impl Into<TypingData>) {
+        let chain = self.driver.action_chain().send_keys(keys);
+        chain.perform().await.expect("keys are pressed");
     }
 
     pub async fn choose(&self, css: &str, value: &str) {

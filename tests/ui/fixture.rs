@@ -1,6 +1,6 @@
 //! A running sidecar with a platform, a user, a receiver and deliveries in the log.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::browser::{Browser, Kind};
 use crate::support::{Api, Platform, Receiver, TestApp};
@@ -155,12 +155,27 @@ impl Stage {
         found["id"].as_str().expect("an id").to_owned()
     }
 
+    /// Redelivers an entry, and returns the ID of the new round's first attempt.
+    async fn another_attempt(&self, webhook: &str, entry: &str, delivery: &str) -> String {
+        let path = format!("/webhooks/{webhook}/logs/{entry}/redeliver");
+        self.api.post(&path, json!({})).await.expect(202);
+
+        let is_new = |log: &Value| log["delivery_id"] == delivery && log["round"] == 2;
+        let logs = self
+            .api
+            .wait_for_logs(webhook, "the next round", |logs| logs.iter().any(is_new))
+            .await;
+        let found = logs.iter().find(|log| is_new(log)).expect("an attempt");
+        found["id"].as_str().expect("an id").to_owned()
+    }
+
     /// Returns name and path of every page.
     pub async fn pages(&self, webhook: &str) -> Vec<(&'static str, String)> {
         let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
         let good = self.entry(webhook, "delivered").await;
         let bad = self.entry(webhook, "failed").await;
         let delivery = self.delivery_of(webhook, &bad).await;
+        let again = self.another_attempt(webhook, &bad, &delivery).await;
         let events = self.api.get("/events").await.expect(200).json();
         let event = events["data"][0]["id"]
             .as_str()
@@ -186,6 +201,12 @@ impl Stage {
             ("entry-failed", at(&format!("/logs/{bad}"))),
             (
                 "comparison",
+                at(&format!(
+                    "/deliveries/{delivery}?compare={bad}&compare={again}"
+                )),
+            ),
+            (
+                "comparison-invalid",
                 at(&format!(
                     "/deliveries/{delivery}?compare={bad}&compare={bad}"
                 )),
@@ -215,12 +236,21 @@ impl Stage {
             ("event-types", "/ui/event-types".into()),
             ("tokens", "/ui/tokens".into()),
             ("audit", "/ui/audit".into()),
+            ("shortcuts", "/ui/shortcuts".into()),
             ("audit-webhook", format!("/ui/audit?subject={webhook}")),
             (
                 "audit-empty",
                 "/ui/audit?action=webhook.replay_started".into(),
             ),
             ("not-found", "/ui/no-such-page".into()),
+            ("api-reference", "/api/public/docs".into()),
+            ("api-operation", "/api/public/docs/searchLogs".into()),
+            (
+                "api-event",
+                "/api/public/docs/event-delivery.completed".into(),
+            ),
+            ("api-schema", "/api/public/docs/schema-Webhook".into()),
+            ("api-problems", "/api/public/docs/problems".into()),
         ]
     }
 }

@@ -8,10 +8,11 @@ use uuid::Uuid;
 
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
+use crate::questions::{Scene, ask_all};
 use crate::support::TestApp;
 
 /// Inserts hourly statistics of a busy webhook ($1).
-const HISTORY: &str = "
+pub const HISTORY: &str = "
     insert into walhook.webhook_hour (webhook_id, hour, delivered, failed, permanently_failed, durations)
     select $1, hour, 20 + (80 * abs(sin(n / 7.0)))::int, case when n % 11 = 3 then 9 + n % 5 else n % 3 end, 0,
            array[0, 0, 0, 0, 0, 0, 1, 4, 9, 14 + n % 7, 9, 6, 3, 1, n % 2, n % 3]
@@ -78,11 +79,20 @@ async fn screenshots_of_every_page() {
         ),
     ));
 
-    pages.push(("api-reference", "/api/public/docs".into()));
-
     for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
         let browser = Browser::start(kind, &stage.origin()).await;
         shoot_all(&stage, &browser, &directory, &pages, &others).await;
+    }
+
+    let scene = Scene::start().await;
+
+    for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
+        let browser = scene.stage.browser(kind).await;
+        ask_all(&browser, &scene, async |name: &str| {
+            let name = format!("{name}-{kind:?}").to_lowercase();
+            shoot(&browser, &directory, &name).await;
+        })
+        .await;
     }
 }
 

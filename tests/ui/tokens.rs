@@ -110,15 +110,41 @@ async fn a_session_of_a_read_only_token_changes_nothing() {
         .await;
     let body = json!({ "name": "reader", "scope": "read_only" });
     let token = stage.api.post("/tokens", body).await.expect(201).json();
-    let browser = Browser::start(Kind::NoScripts, &stage.origin()).await;
+    let browser = Browser::start(Kind::Desktop, &stage.origin()).await;
 
     browser
         .sign_in(token["token"].as_str().expect("a token"))
         .await;
-    browser.wait_for_text("read-only").await;
+
+    // What changes something is hidden, with the reason.
+    for rest in [
+        "", "/edit", "/delete", "/secret", "/test", "/recover", "/replay", "/logs", "/jobs",
+    ] {
+        browser.visit(&format!("/ui/webhooks/{id}{rest}")).await;
+        assert_may_only_read(&browser).await;
+    }
+
+    for path in ["/ui", "/ui/tokens", "/ui/event-types", "/ui/logs"] {
+        browser.visit(path).await;
+        assert_may_only_read(&browser).await;
+    }
+
+    audit::check(&browser).await;
+
+    // The server decides, whatever the page shows.
     browser.visit(&format!("/ui/webhooks/{id}/delete")).await;
-    browser.click("main form button").await;
+    browser
+        .evaluate("document.querySelector('main form').submit()")
+        .await;
     browser.wait_for_text("The token may only read").await;
     browser.wait_for_text("Request ID").await;
     stage.api.webhook(&id).await;
+}
+
+async fn assert_may_only_read(browser: &Browser) {
+    let visible = "return [...document.querySelectorAll('main :is(form[method=post], [data-dialog], a[href$=\"/edit\"])')]
+        .filter((element) => element.checkVisibility()).map((element) => element.outerHTML)";
+    assert_eq!(browser.evaluate(visible).await, json!([]));
+    let reason = browser.text_of("#read-only").await;
+    assert!(reason.contains("may only read"), "{reason}");
 }
