@@ -164,7 +164,6 @@ impl Reference {
             components,
         } = parse(document);
 
-
         let methods = paths.into_iter().flat_map(|(path, item)| {
             let methods: Map<String, Value> = parse(item);
             methods

@@ -59,7 +59,6 @@ struct CatalogueEntry {
     rule: &'static Rule,
     is_available: bool,
     fields: Vec<Field>,
-    schema: String,
     example: String,
 }
 
@@ -106,7 +105,6 @@ fn entry(event_type: &EventType) -> CatalogueEntry {
         rule: event_type.rule,
         is_available: event_type.is_available,
         fields: properties.map(field).collect(),
-        schema: format!("{schema:#}"),
         example: pretty(&event_type.example),
     }
 }

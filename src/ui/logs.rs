@@ -19,7 +19,7 @@ use crate::manage::{
     Cursor, Entry, FILTERS, FilterField, FilterKind, LogFilter, LogScope, StatusFilter, Webhook,
 };
 
-const PAGE: usize = 50;
+const PAGE: usize = 40;
 /// The path of the log of all webhooks.
 const ALL: &str = "/ui/logs";
 /// Searches for one page, each of which examines a bounded number of entries. More would keep the

@@ -5,9 +5,9 @@ use uuid::Uuid;
 
 use crate::audit::MAX_PAGE_BYTES;
 use crate::browser::{self, Kind};
-use crate::fixture::Stage;
+use crate::fixture::{REVIEW, Stage};
 use crate::screenshots::HISTORY;
-use crate::support::{Answer, TestApp};
+use crate::support::{Answer, TestApp, eventually};
 
 const NAME: &str = "Import of the statements and deliveries of all our labels";
 /// More than the rows of a page.
@@ -87,11 +87,14 @@ async fn raise_events(stage: &Stage, webhook: &str) {
         .execute(distributions, &[&release, &outlet, &MANY])
         .await;
 
-    let issues = json!(vec![json!({ "field": "artwork", "message": "The \"cover\" is too small" }); 800]);
+    let issues = json!(vec![
+        json!({ "field": "artwork", "message": "The \"cover\" is too small" });
+        800
+    ]);
     let reject = "update release set review_status = 'rejected', review_issues = $2 where id = $1";
     stage.platform.execute(reject, &[&release, &issues]).await;
 
-    let is_large = |log: &Value| log["event"] == "release.review.status_changed";
+    let is_large = |log: &Value| log["event"] == REVIEW;
     stage
         .api
         .wait_for_logs(webhook, "many deliveries", |logs| {
@@ -100,12 +103,8 @@ async fn raise_events(stage: &Stage, webhook: &str) {
         .await;
 }
 
-#[tokio::test]
-async fn no_page_of_a_busy_account_is_large() {
-    if !browser::is_available() {
-        return;
-    }
-
+/// Starts the account, and returns the name and the path of each page.
+async fn start() -> (Stage, Vec<(&'static str, String)>) {
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0")
         .set("delivery.retry_schedule", &["1h"; 9].join(","));
@@ -125,16 +124,24 @@ async fn no_page_of_a_busy_account_is_large() {
     let logs = stage.api.logs(&webhook).await;
     let large = logs
         .iter()
-        .find(|log| log["event"] == "release.review.status_changed")
+        .find(|log| log["event"] == REVIEW)
         .expect("a large one");
-    let large = large["id"].as_str().expect("an id");
+    let large: Uuid = large["id"].as_str().expect("an id").parse().unwrap();
     let attempts: Vec<Uuid> = (0..50).map(|_| Uuid::now_v7()).collect();
-    let original: Uuid = large.parse().unwrap();
-    store.execute(ATTEMPTS, &[&attempts, &original]).await.unwrap();
+    store.execute(ATTEMPTS, &[&attempts, &large]).await.unwrap();
 
     let mut pages = stage.pages(&webhook).await;
     pages.push(("large", format!("/ui/webhooks/{webhook}/logs/{large}")));
+    (stage, pages)
+}
 
+#[tokio::test]
+async fn no_page_of_a_busy_account_is_large() {
+    if !browser::is_available() {
+        return;
+    }
+
+    let (stage, pages) = start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let mut sizes = Vec::new();
 
@@ -142,12 +149,51 @@ async fn no_page_of_a_busy_account_is_large() {
         let size = format!(
             "return fetch('{path}').then((response) => response.text()).then((text) => new TextEncoder().encode(text).length)"
         );
-        sizes.push((browser.evaluate(&size).await.as_u64().expect("a size"), name, path));
+        let size = browser.evaluate(&size).await.as_u64().expect("a size");
+        sizes.push((size, name, path));
     }
 
     sizes.sort_unstable();
     let (largest, ..) = sizes.last().expect("pages");
     assert!(*largest < MAX_PAGE_BYTES, "{sizes:#?}");
+
     let large = sizes.iter().find(|(_, name, _)| *name == "large");
-    assert!(large.is_some_and(|(size, ..)| *size > 20_000), "{large:?} has the start of the body");
+    assert!(
+        large.is_some_and(|(size, ..)| *size > 20_000),
+        "{large:?} has the start of the body"
+    );
+}
+
+#[tokio::test]
+#[ignore = "measures and tests nothing: prints when each page is first painted"]
+async fn first_paint_of_every_page() {
+    if !browser::is_available() {
+        return;
+    }
+
+    let (stage, pages) = start().await;
+    let browser = stage.browser(Kind::Desktop).await;
+    let paint = "const [paint] = performance.getEntriesByName('first-contentful-paint'); return paint?.startTime ?? null";
+    let mut medians = Vec::new();
+
+    for (name, path) in pages {
+        let mut times = Vec::new();
+
+        for _ in 0..5 {
+            browser.visit(&path).await;
+            let painted = eventually("a first paint", || async {
+                browser.evaluate(paint).await.as_f64()
+            });
+            times.push(painted.await as u64);
+        }
+
+        times.sort_unstable();
+        medians.push((times[times.len() / 2], name));
+    }
+
+    medians.sort_unstable();
+
+    for (milliseconds, name) in medians {
+        println!("{milliseconds:>5} ms  {name}");
+    }
 }

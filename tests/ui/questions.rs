@@ -239,7 +239,9 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
     // Why was this webhook disabled?
     visitor.start().await;
     visitor.click_webhook(disabled).await;
-    visitor.sees(&["100 failures in a row", "no answer within 10 s"]).await;
+    visitor
+        .sees(&["100 failures in a row", "no answer within 10 s"])
+        .await;
     shown("question-7-why-disabled").await;
 
     // Did the event reach all webhooks?

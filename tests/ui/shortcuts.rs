@@ -128,5 +128,7 @@ async fn shortcuts_do_nothing_in_fields_with_modifiers_or_when_they_are_off() {
     browser.click("dialog [data-close]").await;
     assert_eq!(browser.path().await, "/ui/events");
     browser.press("gw").await;
-    browser.wait_for_path("the list", |path| path == "/ui").await;
+    browser
+        .wait_for_path("the list", |path| path == "/ui")
+        .await;
 }
