@@ -170,10 +170,8 @@ async fn the_reference_is_small_pages_without_scripts() {
         }
     }
 
-    assert!(
-        pages["/docs"].contains("<code>next_cursor</code>"),
-        "backticks mark code"
-    );
+    let has_code = |page: &String| page.contains("<code>next_cursor</code>");
+    assert!(pages.values().any(has_code), "backticks mark code");
     nobody.get("/docs/nonsense").await.expect(404);
 }
 

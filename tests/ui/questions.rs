@@ -248,7 +248,14 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
     visitor.start().await;
     visitor.click("nav a[href='/ui/events']").await;
     browser.wait_for_text("CAT-001 · Spotify").await;
-    visitor.click("tbody tr:has(.about) a").await;
+    let events = scene
+        .stage
+        .api
+        .get("/events?event=delivery.completed")
+        .await;
+    let events = events.expect(200).json();
+    let id = events["data"][0]["id"].as_str().expect("an id");
+    visitor.click(&format!("a[href='/ui/events/{id}']")).await;
     visitor
         .sees(&["Catalogue", "Delivered", "Aurora Recordings", "Pending"])
         .await;
