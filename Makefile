@@ -83,7 +83,7 @@ format:
 
 # Takes all pictures in target/screenshots, and copies the three that docs/api.md shows.
 screenshots: test-dependencies
-	$(CARGO) test --locked --features failpoints --test ui -- --ignored screenshots_of_every_page
+	$(CARGO) test --locked --features failpoints --test ui -- --ignored screenshots::
 	mkdir -p docs/screenshots
 	for name in list-desktop webhook-dark entry-failed-phone; do \
 	    cp target/screenshots/$$name.png docs/screenshots/; \

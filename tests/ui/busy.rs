@@ -95,7 +95,7 @@ async fn raise_events(stage: &Stage, webhook: &str) {
     let reject = "update release set review_status = 'rejected', review_issues = $2 where id = $1";
     stage.platform.execute(reject, &[&release, &issues]).await;
 
-    let is_large = |log: &Value| log["event"] == REVIEW;
+    let is_large = |log: &Value| log["event_type"] == REVIEW;
     stage
         .api
         .wait_for_logs(webhook, "many deliveries", |logs| {
@@ -114,6 +114,7 @@ async fn start() -> (Stage, Vec<(&'static str, String)>) {
     let webhook = busy_webhook(&stage).await;
     let id: Uuid = webhook.parse().unwrap();
     raise_events(&stage, &webhook).await;
+    let mut pages = stage.pages(&webhook).await;
 
     let store = stage.app.store().await;
     store.execute(HISTORY, &[&id]).await.unwrap();
@@ -125,13 +126,12 @@ async fn start() -> (Stage, Vec<(&'static str, String)>) {
     let logs = stage.api.logs(&webhook).await;
     let large = logs
         .iter()
-        .find(|log| log["event"] == REVIEW)
+        .find(|log| log["event_type"] == REVIEW)
         .expect("a large one");
     let large: Uuid = large["id"].as_str().expect("an id").parse().unwrap();
     let attempts: Vec<Uuid> = (0..50).map(|_| Uuid::now_v7()).collect();
     store.execute(ATTEMPTS, &[&attempts, &large]).await.unwrap();
 
-    let mut pages = stage.pages(&webhook).await;
     pages.push(("large", format!("/ui/webhooks/{webhook}/logs/{large}")));
     (stage, pages)
 }

@@ -268,7 +268,7 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
     visitor
         .sees(&[
             "Signature verifies with the current secret",
-            "x-webhook-signature",
+            "X-Webhook-Signature",
             "\"release_cat\": \"CAT-001\"",
             "retry-after",
             "{\"error\": \"maintenance\"}",

@@ -1,6 +1,6 @@
 //! Screenshots of every page: `make screenshots`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use serde_json::json;
@@ -46,6 +46,12 @@ async fn shoot(browser: &Browser, directory: &Path, name: &str) {
     std::fs::write(directory.join(format!("{name}.png")), png).unwrap();
 }
 
+fn directory() -> PathBuf {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
 #[tokio::test]
 #[ignore = "takes screenshots and tests nothing: `make screenshots`"]
 async fn screenshots_of_every_page() {
@@ -53,9 +59,7 @@ async fn screenshots_of_every_page() {
         return;
     }
 
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
-    std::fs::create_dir_all(&directory).unwrap();
-
+    let directory = directory();
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0");
 
@@ -83,7 +87,16 @@ async fn screenshots_of_every_page() {
         let browser = Browser::start(kind, &stage.origin()).await;
         shoot_all(&stage, &browser, &directory, &pages, &others).await;
     }
+}
 
+#[tokio::test]
+#[ignore = "takes screenshots and tests nothing: `make screenshots`"]
+async fn screenshots_of_answers() {
+    if !browser::is_available() {
+        return;
+    }
+
+    let directory = directory();
     let scene = Scene::start().await;
 
     for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
