@@ -4,6 +4,8 @@ const POLL_MILLISECONDS = 3000;
 const MAX_LIVE_MILLISECONDS = 30 * 60 * 1000;
 const RELATIVE_UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
 
+const isFramed = parent !== window;
+
 const exactTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const hourTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const relativeTime = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
@@ -189,7 +191,8 @@ document.addEventListener("click", (event) => {
     event.preventDefault();
     target.closest("dialog").close();
   }
-  if ("dialog" in target.dataset) {
+  // A frame that shows the whole page would open the dialog in the middle of the page, out of sight.
+  if ("dialog" in target.dataset && !isFramed) {
     event.preventDefault();
     openDialog(target);
   }
@@ -220,5 +223,18 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.activeElement?.closest(".tooltip")?.querySelector("button").blur();
 });
 
+// Tells the page around a frame how high this page is. Only origins that may show it in a frame learn it.
+function reportHeight(origins) {
+  const around = location.ancestorOrigins;
+  const targets = origins.filter((origin) => !around || around.contains(origin));
+  const observer = new ResizeObserver(() => {
+    const height = Math.ceil(document.documentElement.getBoundingClientRect().height);
+    for (const origin of targets) parent.postMessage({ type: "walhook:height", height }, origin);
+  });
+  observer.observe(document.documentElement);
+}
+
 prepare(document);
+if (isFramed && document.body.dataset.ancestors) reportHeight(document.body.dataset.ancestors.split(" "));
+document.querySelector("form[data-submit]")?.requestSubmit();
 setInterval(() => localizeTimes(document), 30_000);

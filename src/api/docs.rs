@@ -98,13 +98,14 @@ pub struct Docs {
 }
 
 impl Docs {
-    pub fn new(base_path: &str, catalogue: &Catalogue) -> Docs {
+    /// `ancestors` are the sources of `frame-ancestors`.
+    pub fn new(base_path: &str, ancestors: &str, catalogue: &Catalogue) -> Docs {
         let html = page(document_json(base_path, catalogue), base_path)
             .render()
             .expect("writing to memory cannot fail");
         let style = STANDARD.encode(Sha256::digest(STYLE));
         let policy = format!(
-            "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}"
         );
         let html = CachedDocument::new("text/html; charset=utf-8", html);
 

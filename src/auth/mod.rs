@@ -51,6 +51,8 @@ pub struct Authenticator {
     manage: Manage,
     /// The address at which browsers reach this service, if configured.
     public_url: Option<Arc<str>>,
+    /// Whether pages of other origins may show the web UI in a frame.
+    is_embeddable: bool,
     throttle: Arc<RateLimit<Requester>>,
     /// The value of `RateLimit-Policy`. None without a limit.
     policy: Option<HeaderValue>,
@@ -68,6 +70,7 @@ impl Authenticator {
         Authenticator {
             manage,
             public_url: config.http.public_url.as_deref().map(Arc::from),
+            is_embeddable: !config.ui.frame_ancestors.is_empty(),
             throttle: Arc::new(RateLimit::per_second(
                 limits.requests_per_second,
                 limits.burst,
@@ -79,11 +82,18 @@ impl Authenticator {
         }
     }
 
-    /// Whether browsers reach this service over TLS only, according to `http.public_url`.
+    pub fn is_embeddable(&self) -> bool {
+        self.is_embeddable
+    }
+
+    /// Whether browsers reach this service over TLS only, according to `http.public_url`, or on
+    /// loopback, where they accept secure cookies without TLS.
     pub fn is_secure(&self) -> bool {
-        self.public_url
-            .as_ref()
-            .is_some_and(|url| url.starts_with("https://"))
+        self.is_embeddable
+            || self
+                .public_url
+                .as_ref()
+                .is_some_and(|url| url.starts_with("https://"))
     }
 
     /// The verifier of the platform's tokens. None if they are not accepted.
