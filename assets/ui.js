@@ -225,8 +225,10 @@ document.addEventListener("keydown", (event) => {
 
 // Tells the page around a frame how high this page is. Only origins that may show it in a frame learn it.
 function reportHeight(origins) {
-  const around = location.ancestorOrigins;
-  const targets = origins.filter((origin) => !around || around.contains(origin));
+  // A message to another origin than the parent's would be lost, with an error in the console. Some browsers do not
+  // say whose the parent is.
+  const around = origins.filter((origin) => location.ancestorOrigins?.contains(origin));
+  const targets = around.length > 0 ? around : origins;
   const observer = new ResizeObserver(() => {
     const height = Math.ceil(document.documentElement.getBoundingClientRect().height);
     for (const origin of targets) parent.postMessage({ type: "walhook:height", height }, origin);

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use super::Config;
 use super::access::{check_origin, is_https_or_loopback};
@@ -116,10 +117,14 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
         return Err("ui.brand.name must not be empty: remove it to use service.name".to_owned());
     }
 
-    match logo {
-        Some(url) if !is_https_or_loopback(url) => Err(format!(
-            "ui.brand.logo: `{url}` must begin with https://: other images are not shown on a page with TLS"
-        )),
-        _ => Ok(()),
+    match logo.as_deref().map(Url::parse) {
+        Some(Ok(url)) if is_https_or_loopback(url.as_str()) => {
+            check_origin("ui.brand.logo", &url.origin().ascii_serialization())
+        }
+        Some(_) => Err(
+            "ui.brand.logo must begin with https://: other images are not shown on a page with TLS"
+                .to_owned(),
+        ),
+        None => Ok(()),
     }
 }

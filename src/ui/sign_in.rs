@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::page::{Frame, Section, is_framed, page, secret_page, with_status};
 use super::state::{HOME, UiState};
 use crate::domain::event::UserId;
-use crate::manage::{SESSION_LIFETIME, Via};
+use crate::manage::{SESSION_LIFETIME, SignInLink, Via};
 
 const LINK_REJECTED: &str =
     "This sign-in link is invalid, has expired or was already used. Request a new link.";
@@ -73,8 +73,17 @@ struct ConfirmSignIn {
     user: UserId,
     /// Whether the script submits the form.
     is_immediate: bool,
-    jwt: String,
+    link: String,
     next: String,
+}
+
+/// Returns the sign-in link in the fields: of Walhook's in `link`, or the platform's token in
+/// `jwt`. Empty if there is none.
+fn link(fields: &Fields) -> &str {
+    match fields.one("link") {
+        "" => fields.one("jwt"),
+        link => link,
+    }
 }
 
 /// Whether a page of the platform has sent the visitor, as far as the browser says: any other site
@@ -96,9 +105,9 @@ async fn show_link(
     headers: &HeaderMap,
     fields: &Fields,
 ) -> Result<Response, PageError> {
-    let token = fields.one("jwt");
+    let link = link(fields);
     let login = Login::new(state, headers, fields);
-    let Some((user, _)) = state.api.auth.authenticate_link(token).await? else {
+    let Some(SignInLink { user, .. }) = state.api.auth.authenticate_link(link).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
 
@@ -114,7 +123,7 @@ async fn show_link(
         current: current.filter(|_| !keeps_user),
         user,
         is_immediate,
-        jwt: token.to_owned(),
+        link: link.to_owned(),
         next: login.next,
     }))
 }
@@ -125,30 +134,34 @@ async fn use_link(
     headers: &HeaderMap,
     fields: &Fields,
 ) -> Result<Response, PageError> {
-    let token = fields.one("jwt");
+    let link = link(fields);
     let login = Login::new(state, headers, fields);
-    let Some((user, expires_at)) = state.api.auth.authenticate_link(token).await? else {
+    let Some(found) = state.api.auth.authenticate_link(link).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
 
-    // Links are compared without the signature: with some algorithms anybody can change its
+    // Tokens are compared without the signature: with some algorithms anybody can change its
     // encoding, and the token stays valid.
-    let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
-    if !state.api.manage().use_link(signed, expires_at).await? {
+    let signed = link.rsplit_once('.').map_or(link, |(signed, _)| signed);
+    if !state
+        .api
+        .manage()
+        .use_link(signed, found.expires_at)
+        .await?
+    {
         return Ok(login.reject(LINK_REJECTED));
     }
 
-    sign_in(state, headers, &user, None, login.target()).await
+    sign_in(state, headers, &found.user, found.token, login.target()).await
 }
 
-/// Shows the sign-in page, or that of a sign-in link if the query has the platform's token in
-/// `jwt`.
+/// Shows the sign-in page, or that of the sign-in link in the query.
 pub async fn form(
     State(state): State<UiState>,
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    if !fields.one("jwt").is_empty() {
+    if !link(&fields).is_empty() {
         return show_link(&state, &headers, &fields).await;
     }
 
@@ -168,7 +181,7 @@ pub async fn submit(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    if !fields.one("jwt").is_empty() {
+    if !link(&fields).is_empty() {
         return use_link(&state, &headers, &fields).await;
     }
 
