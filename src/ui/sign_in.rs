@@ -86,20 +86,18 @@ fn link(fields: &Fields) -> &str {
     }
 }
 
-/// Whether a page of the platform has sent the visitor, as far as the browser says: any other site
-/// can redirect a visitor to a link that signs in as its own user.
-fn is_from_platform(state: &UiState, headers: &HeaderMap) -> bool {
+/// Whether a page of the same site has sent the visitor, as far as the browser says.
+fn is_from_same_site(headers: &HeaderMap) -> bool {
     let site = headers
         .get("sec-fetch-site")
         .and_then(|site| site.to_str().ok());
-
-    // No other page may show the web UI in a frame.
-    let is_embedded = state.api.auth.is_embeddable() && is_framed(headers);
-    is_embedded || matches!(site, Some("same-origin" | "same-site"))
+    matches!(site, Some("same-origin" | "same-site"))
 }
 
 /// Shows the page of a sign-in link, which signs in at once if a page of the platform has sent the
-/// visitor. Otherwise it asks, and also if the session of another user would end.
+/// visitor: any other site can redirect a visitor to a link that signs in as its own user.
+/// Otherwise it asks, and also if the session of another user would end, except in a frame of the
+/// platform's page: no other page may show the web UI in one.
 async fn show_link(
     state: &UiState,
     headers: &HeaderMap,
@@ -114,9 +112,9 @@ async fn show_link(
     let current = state.api.auth.session_principal(headers).await?;
     let current = current.map(|found| found.actor.user);
     let keeps_user = current.as_ref() == Some(&user);
-    let is_embedded = login.frame.is_framed;
+    let is_embedded = login.frame.is_framed && state.api.auth.is_embeddable();
     let is_immediate =
-        keeps_user || is_from_platform(state, headers) && (current.is_none() || is_embedded);
+        keeps_user || is_embedded || (current.is_none() && is_from_same_site(headers));
 
     Ok(secret_page(&ConfirmSignIn {
         frame: login.frame,
