@@ -115,25 +115,20 @@ async fn the_platform_s_page_embeds_the_web_ui() {
     assert_eq!(browser.count("dialog[open]").await, 0);
 
     // The frame follows the height of each page.
-    for path in ["/ui/event-types", "/ui/guide"] {
-        browser
-            .click(&format!(
-                "a[href='{}']",
-                if path == "/ui/guide" {
-                    path
-                } else {
-                    "/ui/events"
-                }
-            ))
-            .await;
-        let height = "return document.documentElement.getBoundingClientRect().height";
-        let wanted = eventually("the page", || async {
-            browser.evaluate(height).await.as_f64()
+    for path in ["/ui/events", "/ui/guide"] {
+        browser.click(&format!("nav a[href='{path}']")).await;
+        let page = "return [location.pathname, document.readyState,
+                            document.documentElement.getBoundingClientRect().height]";
+        let height = eventually("the page", || async {
+            let page = browser.evaluate(page).await;
+            let is_there = page[0] == path && page[1] == "complete";
+            is_there.then(|| page[2].as_f64().expect("a number"))
         })
         .await;
+
         browser.driver.enter_parent_frame().await.unwrap();
         eventually("the frame's height", || async {
-            ((frame_height(&browser).await - wanted).abs() <= 1.0).then_some(())
+            ((frame_height(&browser).await - height).abs() <= 1.0).then_some(())
         })
         .await;
         browser.driver.enter_frame(0).await.unwrap();
