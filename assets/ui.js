@@ -223,20 +223,32 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.activeElement?.closest(".tooltip")?.querySelector("button").blur();
 });
 
-// Tells the page around a frame how high this page is. Only origins that may show it in a frame learn it.
-function reportHeight(origins) {
+// In a frame as high as its page: tells the page around it how high that is, and what to scroll to, which browsers do
+// not do for a frame of another site. Only origins that may show the web UI in a frame learn it.
+function talkToParent(origins) {
   // A message to another origin than the parent's would be lost, with an error in the console. Some browsers do not
   // say whose the parent is.
   const around = origins.filter((origin) => location.ancestorOrigins?.contains(origin));
-  const targets = around.length > 0 ? around : origins;
+  const send = (message) => {
+    for (const origin of around.length > 0 ? around : origins) parent.postMessage(message, origin);
+  };
+  const root = document.documentElement;
+  const scroll = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1))) ?? root;
+    send({ type: "walhook:scroll", top: target.getBoundingClientRect().top - root.getBoundingClientRect().top });
+  };
+  // The first page leaves the page around it where it is.
+  let moves = document.referrer.startsWith(location.origin) && new URL(document.referrer).pathname !== "/ui/login";
   const observer = new ResizeObserver(() => {
-    const height = Math.ceil(document.documentElement.getBoundingClientRect().height);
-    for (const origin of targets) parent.postMessage({ type: "walhook:height", height }, origin);
+    send({ type: "walhook:height", height: Math.ceil(root.getBoundingClientRect().height) });
+    if (moves) scroll();
+    moves = false;
   });
-  observer.observe(document.documentElement);
+  observer.observe(root);
+  addEventListener("hashchange", scroll);
 }
 
 prepare(document);
-if (isFramed && document.body.dataset.ancestors) reportHeight(document.body.dataset.ancestors.split(" "));
+if (isFramed && document.body.dataset.ancestors) talkToParent(document.body.dataset.ancestors.split(" "));
 document.querySelector("form[data-submit]")?.requestSubmit();
 setInterval(() => localizeTimes(document), 30_000);

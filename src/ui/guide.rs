@@ -310,12 +310,9 @@ mod tests {
             .iter()
             .find(|chapter| chapter.slug == "verify");
         let after = verify.and_then(|verify| verify.after_snippets.as_ref());
-        let text: String = guide
-            .chapters
-            .iter()
-            .map(|chapter| &*chapter.html)
-            .collect();
-        let text = text + after.expect("the functions that verify are marked");
+        let after = after.expect("the functions that verify are marked");
+        let pages = guide.chapters.iter().map(|chapter| &*chapter.html);
+        let text: String = pages.chain([&**after]).collect();
 
         let links = || {
             text.split(" href=\"")

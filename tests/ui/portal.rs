@@ -29,7 +29,7 @@ fn published(language: &str) -> String {
 /// Returns a link that the guide's program makes.
 fn link(origin: &str, user: &str) -> String {
     let call = format!("print(sign_in_link('{user}', '{}'))", sign_in::SECRET);
-    let program = published("python") + &call;
+    let program = [published("python"), call].concat();
     let printed = run_program(Command::new("python3").args(["-c", &program]));
     printed.trim().replace(PUBLISHED, origin)
 }
@@ -134,6 +134,23 @@ async fn the_platform_s_page_embeds_the_web_ui() {
         browser.driver.enter_frame(0).await.unwrap();
     }
 
+    // The platform's page scrolls to a heading in the frame.
+    browser.click("a[href='/ui/guide/secrets']").await;
+    browser
+        .click("a[href='/ui/guide/verify#complete-receivers']")
+        .await;
+    browser.wait_for_text("Replay protection").await;
+    let top = "return document.getElementById('complete-receivers').getBoundingClientRect().top";
+    let top = browser.evaluate(top).await.as_f64().expect("a number");
+    browser.driver.enter_parent_frame().await.unwrap();
+    let position = "return scrollY - document.querySelector('iframe').offsetTop";
+    eventually("the heading", || async {
+        let position = browser.evaluate(position).await.as_f64()?;
+        // At the top of the window, unless the page ends before.
+        (position > 0.0 && (-1.0..700.0).contains(&(top - position))).then_some(())
+    })
+    .await;
+
     // The session is that of the platform's frame only.
     browser.driver.enter_default_frame().await.unwrap();
     browser
@@ -161,7 +178,7 @@ async fn the_brand_is_shown_and_stays_readable() {
 
     let logo = "<svg xmlns='http://www.w3.org/2000/svg' width='40' height='20'><rect width='40' height='20' fill='#e6b800'/></svg>";
     let (listener, images) = bind().await;
-    let image = || async move { ([("content-type", "image/svg+xml")], logo) };
+    let image = move || async move { ([("content-type", "image/svg+xml")], logo) };
     let router = Router::new().route("/logo.svg", get(image));
     tokio::spawn(async move { axum::serve(listener, router).await });
 
