@@ -21,7 +21,7 @@ async fn every_chapter_is_accessible_and_names_the_webhook() {
     let (first, _) = stage.api.create_webhook(&url, &[DISTRIBUTED]).await;
     let (second, _) = stage.api.create_webhook(&url, &[DISTRIBUTED]).await;
     browser.visit("/ui/guide").await;
-    browser.wait_for_text("30s, 1m, 2m").await;
+    browser.wait_for_text("1h, 1h, 1h").await;
 
     let links = browser.driver.find_all(By::Css(".chapters a")).await;
     let mut chapters = Vec::new();

@@ -101,7 +101,7 @@ async fn the_platform_s_page_embeds_the_web_ui() {
     browser.click("main a.primary").await;
     browser.fill("#name", "From the frame").await;
     browser.fill("#url", &stage.receiver.url("/in")).await;
-    browser.click("#events input").await;
+    browser.click("input[value='delivery.failed']").await;
     browser.click("form.edit .primary").await;
     browser.find("#secret").await;
     let store = stage.app.store().await;
