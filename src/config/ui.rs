@@ -30,7 +30,8 @@ pub struct Brand {
     /// until its contrast is 4.5 to 1, as WCAG AA requires.
     #[schemars(example = &"#0a7d55")]
     pub accent: Option<Color>,
-    /// Whether pages are light or dark. Default: `auto`, as the browser prefers.
+    /// `light`, `dark` or `auto`, which is the default: as the browser prefers.
+    #[schemars(example = &"light")]
     pub color_scheme: Option<ColorScheme>,
 }
 
