@@ -152,6 +152,7 @@ fn html(text: &str, base_path: &str, link: impl Fn(&str) -> String) -> String {
         "<div class=\"scroll\" tabindex=\"0\"><table class=\"plain-table\">",
     )
     .replace("</table>", "</table></div>")
+    .replace("<th></th>", "<td></td>")
     .replace("<pre>", "<pre tabindex=\"0\">")
     .replace(
         "<a href=\"https://",
