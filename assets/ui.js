@@ -4,6 +4,8 @@ const POLL_MILLISECONDS = 3000;
 const MAX_LIVE_MILLISECONDS = 30 * 60 * 1000;
 const RELATIVE_UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
 
+const isFramed = parent !== window;
+
 const exactTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const hourTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const relativeTime = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
@@ -243,7 +245,8 @@ document.addEventListener("click", (event) => {
     event.preventDefault();
     target.closest("dialog").close();
   }
-  if ("dialog" in target.dataset) {
+  // A frame that shows the whole page would open the dialog in the middle of the page, out of sight.
+  if ("dialog" in target.dataset && !isFramed) {
     event.preventDefault();
     openDialog(target);
   }
@@ -280,5 +283,32 @@ document.addEventListener("keydown", (event) => {
   if (pressShortcut(event.key, isSecond)) event.preventDefault();
 });
 
+// In a frame as high as its page: tells the page around it how high that is, and what to scroll to, which browsers do
+// not do for a frame of another site. Only origins that may show the web UI in a frame learn it.
+function talkToParent(origins) {
+  // A message to another origin than the parent's would be lost, with an error in the console. Some browsers do not
+  // say whose the parent is.
+  const around = origins.filter((origin) => location.ancestorOrigins?.contains(origin));
+  const send = (message) => {
+    for (const origin of around.length > 0 ? around : origins) parent.postMessage(message, origin);
+  };
+  const root = document.documentElement;
+  const scroll = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1))) ?? root;
+    send({ type: "walhook:scroll", top: target.getBoundingClientRect().top - root.getBoundingClientRect().top });
+  };
+  // The first page leaves the page around it where it is.
+  let moves = document.referrer.startsWith(location.origin) && new URL(document.referrer).pathname !== "/ui/login";
+  const observer = new ResizeObserver(() => {
+    send({ type: "walhook:height", height: Math.ceil(root.getBoundingClientRect().height) });
+    if (moves) scroll();
+    moves = false;
+  });
+  observer.observe(root);
+  addEventListener("hashchange", scroll);
+}
+
 prepare(document);
+if (isFramed && document.body.dataset.ancestors) talkToParent(document.body.dataset.ancestors.split(" "));
+document.querySelector("form[data-submit]")?.requestSubmit();
 setInterval(() => localizeTimes(document), 30_000);

@@ -42,6 +42,14 @@ impl SealedOwner {
         }
     }
 
+    /// A link that signs in to the web UI.
+    pub fn sign_in_link() -> SealedOwner {
+        SealedOwner {
+            id: Uuid::nil(),
+            part: "sign-in link",
+        }
+    }
+
     fn associated_data(self) -> Aad<Vec<u8>> {
         Aad::from([self.id.as_bytes(), self.part.as_bytes()].concat())
     }

@@ -118,11 +118,12 @@ pub struct Docs {
 }
 
 impl Docs {
-    pub fn new(base_path: &str, catalogue: &Catalogue) -> Docs {
+    /// `ancestors` are the sources of `frame-ancestors`.
+    pub fn new(base_path: &str, ancestors: &str, catalogue: &Catalogue) -> Docs {
         let reference = Reference::new(document_json(base_path, catalogue));
         let style = STANDARD.encode(Sha256::digest(STYLE));
         let policy = format!(
-            "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}"
         );
         let pages = reference.pages().into_iter().map(|(name, title, content)| {
             let page = DocsPage {

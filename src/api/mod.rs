@@ -25,6 +25,7 @@ mod query;
 mod recover;
 mod router;
 mod schema;
+mod sign_in_links;
 mod state;
 mod stats;
 mod stream;

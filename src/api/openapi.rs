@@ -10,8 +10,8 @@ use utoipa_axum::routes;
 use super::schema::{ActionName, LogFormatName};
 use super::state::ApiState;
 use super::{
-    account_logs, audit, deliveries, enrich, event_types, feed, jobs, keys, logs, recover, stats,
-    test, tokens, webhooks,
+    account_logs, audit, deliveries, enrich, event_types, feed, jobs, keys, logs, recover,
+    sign_in_links, stats, test, tokens, webhooks,
 };
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};
@@ -44,6 +44,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(feed::read))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::read, tokens::revoke))
+        .routes(routes!(sign_in_links::create))
         .routes(routes!(audit::list))
 }
 

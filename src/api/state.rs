@@ -26,6 +26,8 @@ pub struct ApiState {
     request_timeout: Duration,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,
+    /// The sources of `frame-ancestors` in the policy of the API reference.
+    ancestors: Arc<str>,
     /// Cancelled when the listener closes: streams and long polls end.
     closed: CancellationToken,
 }
@@ -45,6 +47,7 @@ impl ApiState {
                 .iter()
                 .filter_map(|origin| origin.parse().ok())
                 .collect(),
+            ancestors: config.ui.ancestors().into(),
             request_timeout: MAX_REQUEST_TIME + config.delivery.timeout.0,
             closed: CancellationToken::new(),
         }
@@ -72,6 +75,10 @@ impl ApiState {
 
     pub(super) fn cors_origins(&self) -> &[HeaderValue] {
         &self.cors_origins
+    }
+
+    pub(super) fn ancestors(&self) -> &str {
+        &self.ancestors
     }
 
     pub(super) fn closed(&self) -> &CancellationToken {

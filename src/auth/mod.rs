@@ -15,7 +15,6 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::TryFutureExt;
-use jiff::Timestamp;
 
 pub use self::jwks::JwtError;
 pub use self::jwt::{JwtVerifier, MAX_TOKEN_BYTES};
@@ -31,7 +30,7 @@ use crate::http::Occupied;
 use crate::http::problem::Problem;
 use crate::manage::limits::RateLimit;
 use crate::manage::tokens::{self, is_api_token};
-use crate::manage::{Actor, Manage, Principal, Via};
+use crate::manage::{Actor, Manage, Principal, SignInLink, Via};
 
 /// How many valid tokens and sessions the process remembers, with about 100 bytes each.
 const KNOWN_CREDENTIALS: usize = 50_000;
@@ -51,6 +50,8 @@ pub struct Authenticator {
     manage: Manage,
     /// The address at which browsers reach this service, if configured.
     public_url: Option<Arc<str>>,
+    /// Whether pages of other origins may show the web UI in a frame.
+    is_embeddable: bool,
     throttle: Arc<RateLimit<Requester>>,
     /// The value of `RateLimit-Policy`. None without a limit.
     policy: Option<HeaderValue>,
@@ -68,6 +69,7 @@ impl Authenticator {
         Authenticator {
             manage,
             public_url: config.http.public_url.as_deref().map(Arc::from),
+            is_embeddable: !config.ui.frame_ancestors.is_empty(),
             throttle: Arc::new(RateLimit::per_second(
                 limits.requests_per_second,
                 limits.burst,
@@ -79,11 +81,23 @@ impl Authenticator {
         }
     }
 
-    /// Whether browsers reach this service over TLS only, according to `http.public_url`.
+    pub fn is_embeddable(&self) -> bool {
+        self.is_embeddable
+    }
+
+    /// Whether browsers reach this service over TLS only, according to `http.public_url`, or on
+    /// loopback, where they accept secure cookies without TLS.
     pub fn is_secure(&self) -> bool {
-        self.public_url
-            .as_ref()
-            .is_some_and(|url| url.starts_with("https://"))
+        self.is_embeddable
+            || self
+                .public_url
+                .as_ref()
+                .is_some_and(|url| url.starts_with("https://"))
+    }
+
+    /// The address at which browsers reach this service, if configured.
+    pub fn public_url(&self) -> Option<&str> {
+        self.public_url.as_deref()
     }
 
     /// The verifier of the platform's tokens. None if they are not accepted.
@@ -149,19 +163,24 @@ impl Authenticator {
         self.count(&self.known, credential, found).await?
     }
 
-    /// Returns the user of a sign-in link's token, and the time from which the token would be
-    /// rejected anyway: until then the caller must prevent a second use. None if the token is
-    /// invalid, or no links are accepted.
-    pub async fn authenticate_link(
-        &self,
-        token: &str,
-    ) -> Result<Option<(UserId, Timestamp)>, Problem> {
+    /// Returns the content of a sign-in link: of Walhook's, or a token of the platform. None if it
+    /// is invalid.
+    pub async fn authenticate_link(&self, link: &str) -> Result<Option<SignInLink>, Problem> {
+        self.count_unknown(&self.known_jwts, tokens::hash(link))?;
+
+        if let Some(link) = self.manage.read_link(link) {
+            return Ok(Some(link));
+        }
+
         let Some(verifier) = self.jwt() else {
             return Ok(None);
         };
-
-        self.count_unknown(&self.known_jwts, tokens::hash(token))?;
-        Ok(verifier.link(token).await?.ok())
+        let found = verifier.link(link).await?.ok();
+        Ok(found.map(|(user, expires_at)| SignInLink {
+            user,
+            token: None,
+            expires_at,
+        }))
     }
 
     /// Counts a request for the rate limit, and returns how many more are allowed at once. Fails if

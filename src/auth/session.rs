@@ -18,6 +18,8 @@ use crate::manage::{Principal, tokens};
 /// TLS and from this host, so that no sibling domain can plant a session.
 const COOKIE: &str = "walhook_session";
 const HOST_COOKIE: &str = "__Host-walhook_session";
+/// The name of the partitioned cookie, which is never beside one that is not.
+const PARTITIONED_COOKIE: &str = "__Host-walhook_portal";
 
 /// Returns the value of a cookie. None if the browser sends several of this name: another site may
 /// have planted one.
@@ -38,7 +40,9 @@ pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 
 impl Authenticator {
     pub fn session_cookie_name(&self) -> &'static str {
-        if self.is_secure() {
+        if self.is_embeddable() {
+            PARTITIONED_COOKIE
+        } else if self.is_secure() {
             HOST_COOKIE
         } else {
             COOKIE

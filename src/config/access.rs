@@ -73,12 +73,15 @@ fn check_limits(http: &Http) -> Result<(), String> {
     }
 }
 
-fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
-    let is_origin = Url::parse(origin).is_ok_and(|url| {
-        matches!(url.scheme(), "http" | "https")
-            && url.has_host()
-            && url.origin().ascii_serialization() == origin
-    });
+/// Requires one origin. A pattern such as `https://*.example` is none.
+pub(super) fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b":/.-_[]".contains(&byte);
+    let is_origin = origin.bytes().all(is_plain)
+        && Url::parse(origin).is_ok_and(|url| {
+            matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.origin().ascii_serialization() == origin
+        });
 
     let wrong = || {
         format!(
@@ -126,7 +129,24 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
 /// Requires https, except on loopback: an attacker who replaces the keys in transit could act as
 /// any user.
 fn check_jwks_url(url: &str) -> Result<(), String> {
-    let parsed = Url::parse(url).map_err(|error| format!("auth.jwt.jwks_url: {error}"))?;
+    Url::parse(url).map_err(|error| format!("auth.jwt.jwks_url: {error}"))?;
+
+    if is_https_or_loopback(url) {
+        return Ok(());
+    }
+
+    Err(
+        "auth.jwt.jwks_url must begin with https://; http:// is allowed only on loopback"
+            .to_owned(),
+    )
+}
+
+/// Whether nobody can change in transit what is at the URL.
+pub(super) fn is_https_or_loopback(url: &str) -> bool {
+    let Ok(parsed) = Url::parse(url) else {
+        return false;
+    };
+
     let is_loopback = match parsed.host() {
         Some(Host::Domain(name)) => name == "localhost",
         Some(Host::Ipv4(address)) => address.is_loopback(),
@@ -135,11 +155,8 @@ fn check_jwks_url(url: &str) -> Result<(), String> {
     };
 
     match parsed.scheme() {
-        "https" => Ok(()),
-        "http" if is_loopback => Ok(()),
-        _ => Err(
-            "auth.jwt.jwks_url must begin with https://; http:// is allowed only on loopback"
-                .to_owned(),
-        ),
+        "https" => true,
+        "http" => is_loopback,
+        _ => false,
     }
 }

@@ -11,7 +11,7 @@ use secrecy::ExposeSecret;
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
-use super::{Config, access};
+use super::{Config, access, ui};
 use crate::domain::text::MAX_BODY;
 
 const PREFIX: &str = "WALHOOK_";
@@ -288,6 +288,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     }
 
     access::check(config).map_err(ConfigError::Invalid)?;
+    ui::check(config).map_err(ConfigError::Invalid)?;
     config.operator.check().map_err(ConfigError::Invalid)?;
     config.mail.check().map_err(ConfigError::Invalid)?;
     config.delivery.proxy().map_err(ConfigError::Invalid)?;

@@ -32,6 +32,7 @@ mod operator;
 mod otlp;
 mod proxy;
 mod source;
+mod ui;
 mod units;
 
 use std::net::SocketAddr;
@@ -51,6 +52,7 @@ pub use operator::Operator;
 pub use otlp::{Collector, Tracing};
 pub use proxy::Proxy;
 pub use source::{AwaitVisibility, CaptureMode, ReplicaIdentity, Source};
+pub use ui::{Brand, Color, ColorScheme, Ui};
 pub use units::{Period, Size};
 
 use crate::domain::backoff::RetrySchedule;
@@ -65,6 +67,7 @@ section! { Config:
     disable: Disable,
     limits: Limits,
     auth: Auth,
+    ui: Ui,
     shutdown: Shutdown,
     mail: Mail,
     operator: Operator,

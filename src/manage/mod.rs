@@ -42,7 +42,7 @@ pub use self::logs::{LogEntry, LogScope, OUTCOMES, Redelivery, outcome};
 pub use self::page::{Cursor, List, ListPage, MalformedCursor};
 pub use self::receivers::{Receivers, RenderedRequest, SigningSecret, UncallableHost};
 pub use self::service::Manage;
-pub use self::sessions::Principal;
+pub use self::sessions::{Principal, SignInLink};
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::tokens::TokenWithText;

@@ -1,6 +1,8 @@
 //! Sessions of the web UI. The store has only the SHA-256 of their ids, as it has of API tokens.
 
-use jiff::Timestamp;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
@@ -12,6 +14,7 @@ use crate::domain::scope::Scope;
 use crate::store::access::{self, TokenUser};
 use crate::store::audit::{Actor, Via};
 use crate::telemetry::recurring;
+use crate::vault::{Sealed, SealedOwner};
 
 /// A user who was authenticated, and what the request may do.
 #[derive(Clone, Debug)]
@@ -20,7 +23,54 @@ pub struct Principal {
     pub scope: Scope,
 }
 
+/// How long a link works: from a click to the page that it opens.
+const LINK_LIFETIME: SignedDuration = SignedDuration::from_secs(60);
+const LINK_PREFIX: &str = "whl_";
+
+/// A sign-in link that was made by Walhook or by the platform.
+pub struct SignInLink {
+    pub user: UserId,
+    /// The API token that it was made with: its end is the session's.
+    pub token: Option<Uuid>,
+    /// Until then, the caller must prevent a second use.
+    pub expires_at: Timestamp,
+}
+
 impl Manage {
+    /// Returns a link that signs in as the user of a request, without its path, and when it
+    /// expires. The store has nothing of it: the link is encrypted with the master key.
+    pub fn make_link(&self, actor: &Actor) -> (SecretString, Timestamp) {
+        let expires_at = Timestamp::now() + LINK_LIFETIME;
+        let token = match actor.via {
+            Via::Token(token) => Some(token),
+            Via::Session(token) => token,
+            _ => None,
+        };
+
+        let content = serde_json::to_vec(&(&*actor.user.0, token, expires_at.as_millisecond()))
+            .expect("a text, a UUID and a number are JSON");
+        let Sealed { key_id, bytes } = self.vault.seal(SealedOwner::sign_in_link(), &content);
+        let link = format!("{LINK_PREFIX}{key_id}~{}", URL_SAFE_NO_PAD.encode(bytes));
+        (link.into(), expires_at)
+    }
+
+    /// Returns the content of a link that [`Manage::make_link`] has made. None if it is another
+    /// text, or has expired.
+    pub fn read_link(&self, link: &str) -> Option<SignInLink> {
+        let (key_id, bytes) = link.strip_prefix(LINK_PREFIX)?.split_once('~')?;
+        let bytes = URL_SAFE_NO_PAD.decode(bytes).ok()?;
+        let owner = SealedOwner::sign_in_link();
+        let content = self.vault.open(owner, key_id, &bytes).ok()?;
+        let (user, token, expires_at): (String, _, _) = serde_json::from_slice(&content).ok()?;
+        let expires_at = Timestamp::from_millisecond(expires_at).ok()?;
+
+        (expires_at > Timestamp::now()).then(|| SignInLink {
+            user: UserId(user.into()),
+            token,
+            expires_at,
+        })
+    }
+
     /// Returns the user that an API token stands for. None if the token is unknown, revoked or
     /// expired.
     pub async fn token_principal(&self, token: &str) -> Result<Option<Principal>> {

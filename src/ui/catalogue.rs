@@ -12,8 +12,8 @@ use super::visit::Visit;
 use crate::domain::event::{Addon, EventKind};
 use crate::events::{Catalogue, EventType, Rule};
 
-/// The most webhooks to choose from for a test. By default a user has at most ten.
-const MAX_CHOICES: usize = 100;
+/// The most webhooks to choose from. By default a user has at most ten.
+pub const MAX_CHOICES: usize = 100;
 
 /// Groups of events, in the order in which they are shown.
 const FAMILIES: [&str; 5] = [

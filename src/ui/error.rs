@@ -8,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 
 use super::format::sentence;
-use super::page::{Frame, Section, with_status};
+use super::page::{Frame, Section, is_framed, with_status};
 use super::state::UiState;
 use crate::http::middleware::RequestId;
 use crate::http::problem::Problem;
@@ -70,6 +70,7 @@ pub async fn render(
     next: Next,
 ) -> Response<Body> {
     let id = RequestId::of(&mut request);
+    let framed = is_framed(request.headers());
     let mut response = next.run(request).await;
     let Some(problem) = response.extensions_mut().remove::<Problem>() else {
         return response;
@@ -77,7 +78,7 @@ pub async fn render(
 
     let status = problem.status();
     let page = FailurePage {
-        frame: Frame::new(&state, Section::None),
+        frame: Frame::new(&state, framed, Section::None),
         status: status.as_u16(),
         title: problem.title(),
         detail: sentence(problem.detail()),

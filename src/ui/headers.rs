@@ -2,20 +2,47 @@
 
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::{Extensions, HeaderMap, HeaderName, StatusCode, Version, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+use url::Url;
 
 use super::assets;
+use super::brand::Brand;
 use super::flash::{self, Flash};
 use super::page::HoldsSecret;
 use super::state::UiState;
+use crate::config::Config;
 use crate::http::middleware::add_headers;
 use crate::http::problem::Problem;
 
-/// Allows no inline styles or scripts, and nothing from other origins.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
-                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// Returns the content security policy. It allows no scripts in pages, no styles in pages except
+/// those of the brand, and nothing from other origins except the logo.
+pub fn policy(config: &Config, brand: &Brand) -> HeaderValue {
+    let style = if brand.style.is_empty() {
+        String::new()
+    } else {
+        format!(
+            " 'sha256-{}'",
+            STANDARD.encode(Sha256::digest(&brand.style))
+        )
+    };
+
+    let logo = brand.logo.as_deref().and_then(|url| Url::parse(url).ok());
+    let logo = logo
+        .map(|url| format!(" {}", url.origin().ascii_serialization()))
+        .unwrap_or_default();
+    let ancestors = config.ui.ancestors();
+
+    let policy = format!(
+        "default-src 'none'; style-src 'self'{style}; script-src 'self'; img-src 'self'{logo}; connect-src 'self'; \
+         form-action 'self'; base-uri 'none'; frame-ancestors {ancestors}"
+    );
+    HeaderValue::try_from(policy).expect("origins and base64 are ASCII")
+}
 
 /// Whether the response may be compressed: it holds no secret.
 pub fn may_be_compressed(
@@ -46,7 +73,6 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
 
     let headers = [
         (header::CACHE_CONTROL, "no-store"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         // Other sites must not see the path, which may be a sign-in link. `no-referrer` would also
         // remove the Origin header from forms of the web UI.
@@ -61,6 +87,9 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
         ),
     ];
     add_headers(&mut response, headers);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_SECURITY_POLICY, state.policy.clone());
 
     let cookie = match response.extensions_mut().remove::<Flash>() {
         Some(flash) => Some(flash.cookie(&state.api.auth)),

@@ -3,6 +3,7 @@
 
 mod assets;
 mod audit;
+mod brand;
 mod catalogue;
 mod charts;
 mod comparison;
@@ -17,6 +18,7 @@ mod excerpt;
 mod fields;
 mod flash;
 mod format;
+mod guide;
 mod headers;
 mod jobs;
 mod list;
@@ -98,6 +100,8 @@ pub fn router(state: UiState) -> Router {
         .route("/ui/events", get(events::list))
         .route("/ui/events/{event}", get(events::show))
         .route("/ui/event-types", get(catalogue::show))
+        .route("/ui/guide", get(guide::index))
+        .route("/ui/guide/{chapter}", get(guide::show))
         .route("/ui/test", post(test::send))
         .route("/ui/tokens", get(tokens::list).post(tokens::create))
         .route(

@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
+use super::brand::Brand;
 use super::flash::Flash;
 use super::state::UiState;
 
 /// The values that every page shows besides its content.
 pub struct Frame {
-    pub service: Arc<str>,
+    pub brand: Arc<Brand>,
+    /// The origins that may show the page in a frame.
+    pub ancestors: Arc<str>,
+    /// Whether a frame shows the page: the page around it has the name and the account.
+    pub is_framed: bool,
     /// The signed-in user.
     pub user: Option<String>,
     /// Whether the user has signed in with a token that may only read.
@@ -29,6 +34,7 @@ pub enum Section {
     Webhooks,
     Logs,
     Events,
+    Guide,
     /// Tokens and the audit log.
     Account,
     None,
@@ -36,10 +42,12 @@ pub enum Section {
 
 impl Frame {
     /// Returns the frame of a page that anybody may see.
-    pub fn new(state: &UiState, section: Section) -> Frame {
+    pub fn new(state: &UiState, is_framed: bool, section: Section) -> Frame {
         let docs = format!("{}/docs", state.api.base_path());
         Frame {
-            service: state.service.clone(),
+            brand: state.brand.clone(),
+            ancestors: state.ancestors.clone(),
+            is_framed,
             user: None,
             is_read_only: false,
             flash: None,
@@ -47,6 +55,13 @@ impl Frame {
             docs,
         }
     }
+}
+
+/// Whether the browser says that it shows the response in a frame.
+pub fn is_framed(headers: &HeaderMap) -> bool {
+    headers
+        .get("sec-fetch-dest")
+        .is_some_and(|destination| destination == "iframe")
 }
 
 pub fn page(template: &impl Template) -> Response {

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use secrecy::ExposeSecret;
 use uuid::Uuid;
@@ -10,10 +10,10 @@ use uuid::Uuid;
 use super::cookies::set_cookie;
 use super::error::PageError;
 use super::fields::Fields;
-use super::page::{Frame, Section, page, secret_page, with_status};
+use super::page::{Frame, Section, is_framed, page, secret_page, with_status};
 use super::state::{HOME, UiState};
 use crate::domain::event::UserId;
-use crate::manage::{SESSION_LIFETIME, Via};
+use crate::manage::{SESSION_LIFETIME, SignInLink, Via};
 
 const LINK_REJECTED: &str =
     "This sign-in link is invalid, has expired or was already used. Request a new link.";
@@ -31,8 +31,8 @@ struct Login {
 }
 
 impl Login {
-    fn new(state: &UiState, fields: &Fields) -> Login {
-        let frame = Frame::new(state, Section::None);
+    fn new(state: &UiState, headers: &HeaderMap, fields: &Fields) -> Login {
+        let frame = Frame::new(state, is_framed(headers), Section::None);
         let next = fields.page("next").unwrap_or_default().to_owned();
 
         Login {
@@ -63,9 +63,7 @@ impl Login {
     }
 }
 
-/// Asks before a sign-in link signs in a visitor who comes from another site, or replaces the
-/// session of another user: any site can redirect a visitor to a link that signs in as its own
-/// user.
+/// Signs in by a POST of its form: a GET by a program that looks at links must not use up the link.
 #[derive(Template)]
 #[template(path = "ui/confirm_sign_in.html")]
 struct ConfirmSignIn {
@@ -73,77 +71,99 @@ struct ConfirmSignIn {
     /// The user whose session would end.
     current: Option<UserId>,
     user: UserId,
-    jwt: String,
+    /// Whether the script submits the form.
+    is_immediate: bool,
+    link: String,
     next: String,
 }
 
-/// Whether another site may have sent the visitor, as far as the browser says.
-fn is_cross_site(headers: &HeaderMap) -> bool {
+/// Returns the sign-in link in the fields: of Walhook's in `link`, or the platform's token in
+/// `jwt`. Empty if there is none.
+fn link(fields: &Fields) -> &str {
+    match fields.one("link") {
+        "" => fields.one("jwt"),
+        link => link,
+    }
+}
+
+/// Whether a page of the same site has sent the visitor, as far as the browser says.
+fn is_from_same_site(headers: &HeaderMap) -> bool {
     let site = headers
         .get("sec-fetch-site")
         .and_then(|site| site.to_str().ok());
-    !matches!(site, Some("same-origin" | "same-site" | "none"))
+    matches!(site, Some("same-origin" | "same-site"))
 }
 
-/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the
-/// response is a page that asks first if another site may have sent the visitor, or if the session
-/// of another user would end.
+/// Shows the page of a sign-in link, which signs in at once if a page of the platform has sent the
+/// visitor: any other site can redirect a visitor to a link that signs in as its own user.
+/// Otherwise it asks, and also if the session of another user would end, except in a frame of the
+/// platform's page: no other page may show the web UI in one.
+async fn show_link(
+    state: &UiState,
+    headers: &HeaderMap,
+    fields: &Fields,
+) -> Result<Response, PageError> {
+    let link = link(fields);
+    let login = Login::new(state, headers, fields);
+    let Some(SignInLink { user, .. }) = state.api.auth.authenticate_link(link).await? else {
+        return Ok(login.reject(LINK_REJECTED));
+    };
+
+    let current = state.api.auth.session_principal(headers).await?;
+    let current = current.map(|found| found.actor.user);
+    let keeps_user = current.as_ref() == Some(&user);
+    let is_embedded = login.frame.is_framed && state.api.auth.is_embeddable();
+    let is_immediate =
+        keeps_user || is_embedded || (current.is_none() && is_from_same_site(headers));
+
+    Ok(secret_page(&ConfirmSignIn {
+        frame: login.frame,
+        current: current.filter(|_| !keeps_user),
+        user,
+        is_immediate,
+        link: link.to_owned(),
+        next: login.next,
+    }))
+}
+
+/// Signs in with the sign-in link in the form, if it was not used before.
 async fn use_link(
     state: &UiState,
     headers: &HeaderMap,
     fields: &Fields,
-    asks: bool,
 ) -> Result<Response, PageError> {
-    let token = fields.one("jwt");
-    let login = Login::new(state, fields);
-    let Some((user, expires_at)) = state.api.auth.authenticate_link(token).await? else {
+    let link = link(fields);
+    let login = Login::new(state, headers, fields);
+    let Some(found) = state.api.auth.authenticate_link(link).await? else {
         return Ok(login.reject(LINK_REJECTED));
     };
 
-    let current = if asks {
-        state.api.auth.session_principal(headers).await?
-    } else {
-        None
-    };
-
-    let current = current.map(|found| found.actor.user);
-    let keeps_user = current.as_ref() == Some(&user);
-    if asks && !keeps_user && (current.is_some() || is_cross_site(headers)) {
-        let frame = Frame::new(state, Section::None);
-        let jwt = token.to_owned();
-
-        return Ok(secret_page(&ConfirmSignIn {
-            frame,
-            current,
-            user,
-            jwt,
-            next: login.next,
-        }));
-    }
-
-    // Links are compared without the signature: with some algorithms anybody can change its
+    // Tokens are compared without the signature: with some algorithms anybody can change its
     // encoding, and the token stays valid.
-    let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
-    if !state.api.manage().use_link(signed, expires_at).await? {
+    let signed = link.rsplit_once('.').map_or(link, |(signed, _)| signed);
+    if !state
+        .api
+        .manage()
+        .use_link(signed, found.expires_at)
+        .await?
+    {
         return Ok(login.reject(LINK_REJECTED));
     }
 
-    sign_in(state, headers, &user, None, login.target()).await
+    sign_in(state, headers, &found.user, found.token, login.target()).await
 }
 
-/// Shows the sign-in page, or signs in if the query has the platform's token in `jwt`.
+/// Shows the sign-in page, or that of the sign-in link in the query.
 pub async fn form(
     State(state): State<UiState>,
-    method: Method,
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    // A HEAD request, such as that of a link preview, does not use up the link.
-    if !fields.one("jwt").is_empty() && method == Method::GET {
-        return use_link(&state, &headers, &fields, true).await;
+    if !link(&fields).is_empty() {
+        return show_link(&state, &headers, &fields).await;
     }
 
-    let login = Login::new(&state, &fields);
+    let login = Login::new(&state, &headers, &fields);
 
     if state.api.auth.session_principal(&headers).await?.is_some() {
         return Ok(Redirect::to(login.target()).into_response());
@@ -153,18 +173,17 @@ pub async fn form(
     Ok(page(&Login { expired, ..login }))
 }
 
-/// Signs in with the API token in the form, or with the link of a visitor who agreed to replace the
-/// session.
+/// Signs in with the API token or the sign-in link in the form.
 pub async fn submit(
     State(state): State<UiState>,
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    if !fields.one("jwt").is_empty() {
-        return use_link(&state, &headers, &fields, false).await;
+    if !link(&fields).is_empty() {
+        return use_link(&state, &headers, &fields).await;
     }
 
-    let login = Login::new(&state, &fields);
+    let login = Login::new(&state, &headers, &fields);
     let actor = match state
         .api
         .auth

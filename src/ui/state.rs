@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderValue;
 use jiff::SignedDuration;
 use uuid::Uuid;
 
+use super::brand::Brand;
+use super::guide::Guide;
+use super::headers;
 use crate::api::ApiState;
 use crate::config::Config;
 
@@ -14,8 +18,12 @@ pub const HOME: &str = "/ui";
 #[derive(Clone)]
 pub struct UiState {
     pub api: ApiState,
-    /// `service.name`
-    pub service: Arc<str>,
+    pub brand: Arc<Brand>,
+    /// The content security policy of every page.
+    pub policy: HeaderValue,
+    /// The origins whose pages may show the web UI in a frame, separated by spaces.
+    pub ancestors: Arc<str>,
+    pub guide: Arc<Guide>,
     /// The number of attempts in one round of a delivery.
     pub attempts: u16,
     /// How long events and log entries are stored.
@@ -24,9 +32,14 @@ pub struct UiState {
 
 impl UiState {
     pub fn new(config: &Config, api: ApiState) -> UiState {
+        let brand = Brand::new(config);
+
         UiState {
+            guide: Guide::new(config, api.base_path()).into(),
             api,
-            service: config.service.name.as_str().into(),
+            policy: headers::policy(config, &brand),
+            brand: brand.into(),
+            ancestors: config.ui.frame_ancestors.join(" ").into(),
             attempts: config.delivery.schedule().attempts(),
             retention: SignedDuration::from_hours(24 * i64::from(config.retention.days)),
         }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::error::PageError;
 use super::fields::own_path;
 use super::flash::Flash;
-use super::page::{Frame, Section};
+use super::page::{Frame, Section, is_framed};
 use super::state::{HOME, UiState};
 use crate::auth::authenticated;
 use crate::domain::event::UserId;
@@ -25,6 +25,7 @@ pub struct Visit {
     /// The session ID from the cookie.
     pub session: String,
     flash: Option<Flash>,
+    is_framed: bool,
 }
 
 impl FromRequestParts<UiState> for Visit {
@@ -51,6 +52,7 @@ impl FromRequestParts<UiState> for Visit {
             scope,
             session,
             flash,
+            is_framed: is_framed(&parts.headers),
         })
     }
 }
@@ -74,7 +76,7 @@ impl Visit {
             user: Some(self.user().to_string()),
             is_read_only: self.scope == Scope::ReadOnly,
             flash: self.flash.clone(),
-            ..Frame::new(&self.state, section)
+            ..Frame::new(&self.state, self.is_framed, section)
         }
     }
 }

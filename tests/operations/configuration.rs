@@ -562,6 +562,107 @@ fn settings_of_api_access_are_validated() {
 }
 
 #[test]
+fn settings_of_the_web_ui_are_validated() {
+    let config = |settings: &[(&str, &str)]| {
+        let names: Vec<String> = settings
+            .iter()
+            .map(|(name, _)| format!("WALHOOK_{name}"))
+            .collect();
+        let settings = names.iter().zip(settings);
+        let settings: Vec<(&str, &str)> = settings
+            .map(|(name, (_, value))| (name.as_str(), *value))
+            .collect();
+        walhook(&["config"], &settings)
+    };
+
+    let public = ("HTTP__PUBLIC_URL", "https://hooks.example");
+    let good = config(&[
+        public,
+        (
+            "UI__FRAME_ANCESTORS",
+            "https://app.example,http://localhost:3000",
+        ),
+        ("UI__BRAND__NAME", "Example"),
+        ("UI__BRAND__LOGO", "https://cdn.example/logo.svg"),
+        ("UI__BRAND__ACCENT", "#0A7d55"),
+        ("UI__BRAND__COLOR_SCHEME", "light"),
+    ]);
+    assert_eq!(
+        effective(&good)["ui"]["brand"]["accent"].as_str(),
+        Some("#0a7d55")
+    );
+
+    for (name, value, expected) in [
+        (
+            "UI__FRAME_ANCESTORS",
+            "*",
+            "ui.frame_ancestors: `*` is not an origin",
+        ),
+        (
+            "UI__FRAME_ANCESTORS",
+            "https://*.example",
+            "is not an origin",
+        ),
+        (
+            "UI__FRAME_ANCESTORS",
+            "https://a.example/",
+            "is not an origin",
+        ),
+        ("UI__FRAME_ANCESTORS", "'self'", "is not an origin"),
+        (
+            "UI__FRAME_ANCESTORS",
+            "https://a.example;script-src",
+            "is not an origin",
+        ),
+        (
+            "UI__FRAME_ANCESTORS",
+            "http://app.example",
+            "must begin with https://",
+        ),
+        ("UI__BRAND__NAME", " ", "ui.brand.name must not be empty"),
+        (
+            "UI__BRAND__LOGO",
+            "http://cdn.example/logo.svg",
+            "ui.brand.logo",
+        ),
+        ("UI__BRAND__LOGO", "data:image/svg+xml,x", "ui.brand.logo"),
+        (
+            "UI__BRAND__LOGO",
+            "https://a.example;x/logo.svg",
+            "ui.brand.logo",
+        ),
+        (
+            "UI__BRAND__ACCENT",
+            "green",
+            "`green` is not a colour like `#0a7d55`",
+        ),
+        ("UI__BRAND__ACCENT", "#0a7", "is not a colour"),
+        ("UI__BRAND__COLOR_SCHEME", "blue", "ui.brand.color_scheme"),
+    ] {
+        let run = config(&[public, (name, value)]);
+        assert_eq!(run.code, 2, "{name} {value}");
+        assert!(
+            run.stderr.contains(expected),
+            "{name} {value}: {}",
+            run.stderr
+        );
+    }
+
+    let ancestors = ("UI__FRAME_ANCESTORS", "https://app.example");
+    for public in [None, Some(("HTTP__PUBLIC_URL", "http://hooks.example"))] {
+        let settings: Vec<_> = public.into_iter().chain([ancestors]).collect();
+        let run = config(&settings);
+        assert_eq!(run.code, 2);
+        assert!(
+            run.stderr
+                .contains("set http.public_url to the https origin"),
+            "{}",
+            run.stderr
+        );
+    }
+}
+
+#[test]
 fn tracing_settings_are_validated_and_headers_are_redacted() {
     let secret = file("api-key=hunter2\n");
     let endpoint = ("WALHOOK_TRACING__OTLP_ENDPOINT", "http://127.0.0.1:4318");

@@ -8,9 +8,15 @@ use tokio::sync::Semaphore;
 use walhook::private_postgres::{Options, StopMode};
 
 use crate::fixture::Stage;
-use crate::support::{TestApp, eventually, hs256_token, hs256_token_with, one, run_sql};
+use crate::support::{Api, TestApp, eventually, hs256_token, hs256_token_with, one, run_sql};
 
-const SECRET: &str = "a secret of at least thirty-two bytes";
+pub const SECRET: &str = "a secret of at least thirty-two bytes";
+/// The settings that accept the tokens of the platform.
+pub const PLATFORM: [(&str, &str); 3] = [
+    ("auth.jwt.issuer", "https://platform.example"),
+    ("auth.jwt.audience", "walhook"),
+    ("auth.jwt.secret", SECRET),
+];
 /// The audience of sign-in links if that of the API is `walhook`.
 const SIGN_IN: &str = "walhook/sign-in";
 
@@ -74,6 +80,20 @@ impl Visitor {
             "",
         )
         .await
+    }
+
+    /// Follows a link on a page of the platform, and submits the form of its page as the script
+    /// does.
+    pub async fn enter(&self, link: &str, cookie: &str) -> Response {
+        let page = self.follow(link, cookie).await;
+        assert_eq!(page.status(), 200);
+        assert!(!page.headers().contains_key(SET_COOKIE), "a GET signs in");
+        let page = page.text().await.unwrap();
+        assert!(page.contains("data-submit"), "{page}");
+
+        let own = [("cookie", cookie), ("sec-fetch-site", "same-origin")];
+        let (_, form) = link.split_once('?').unwrap();
+        self.send(Method::POST, "/ui/login", &own, form).await
     }
 
     /// Signs in and returns the response with the session cookie.
@@ -335,12 +355,7 @@ async fn other_sites_cannot_submit_forms_for_a_visitor() {
 
 /// Starts a service that accepts tokens of the platform.
 async fn with_platform() -> Visitor {
-    let settings = [
-        ("auth.jwt.issuer", "https://platform.example"),
-        ("auth.jwt.audience", "walhook"),
-        ("auth.jwt.secret", SECRET),
-    ];
-    Visitor::start(&settings).await
+    Visitor::start(&PLATFORM).await
 }
 
 /// Signs a token of the platform. `issued` and `expires` are seconds from now.
@@ -367,15 +382,15 @@ fn link(token: &str) -> String {
 #[tokio::test]
 async fn a_sign_in_link_works_once() {
     let visitor = with_platform().await;
-    let good = link(&sign_in_token("42"));
-    let looked = visitor.send(Method::HEAD, &good, &[], "").await;
+    let good = sign_in_token("42");
 
-    assert_eq!(
-        (looked.status().as_u16(), cookie(&looked)),
-        (200, None),
-        "HEAD does not use up the link"
-    );
-    let entered = visitor.follow(&good, "").await;
+    // Neither do programs that look at links use it up.
+    for method in [Method::HEAD, Method::GET] {
+        let looked = visitor.send(method, &link(&good), &[], "").await;
+        assert_eq!((looked.status().as_u16(), cookie(&looked)), (200, None));
+    }
+
+    let entered = visitor.enter(&link(&good), "").await;
 
     assert_eq!(location(&entered), "/ui/events");
     assert_eq!(entered.headers()["referrer-policy"], "same-origin");
@@ -403,14 +418,61 @@ async fn a_sign_in_link_works_once() {
         platform_token(SIGN_IN, "42", 120, 180),
         platform_token(SIGN_IN, "42", -180, -120),
     ];
-    for rejected in rejected.iter().map(|token| link(token)).chain([good]) {
-        let answer = visitor.follow(&rejected, "").await;
+    for rejected in &rejected {
+        let answer = visitor.follow(&link(rejected), "").await;
         assert_eq!(
             (answer.status().as_u16(), cookie(&answer)),
             (401, None),
             "{rejected}"
         );
     }
+
+    let again = visitor.enter(&link(&good), "").await;
+    assert_eq!((again.status().as_u16(), cookie(&again)), (401, None));
+}
+
+#[tokio::test]
+async fn the_api_makes_links_that_work_once_and_end_with_their_token() {
+    let visitor = Visitor::start(&[]).await;
+    let api = &visitor.stage.api;
+    let make = async |api: &Api| api.post("/sign-in-links", json!({})).await;
+    let created = make(api).await.expect(201).json();
+    let link = created["url"].as_str().unwrap();
+    assert!(
+        link.starts_with("/ui/login?link=whl_") && link.len() < 200,
+        "{link}"
+    );
+
+    let expires_at: jiff::Timestamp = created["expires_at"].as_str().unwrap().parse().unwrap();
+    assert!(expires_at <= jiff::Timestamp::now() + jiff::SignedDuration::from_mins(1));
+
+    let last = if link.ends_with('A') { 'B' } else { 'A' };
+    let changed = format!("{}{last}", &link[..link.len() - 1]);
+    assert_eq!(visitor.follow(&changed, "").await.status(), 401);
+
+    let session = cookie(&visitor.enter(link, "").await).expect("a session");
+    assert_eq!(visitor.get("/ui", &session).await.status(), 200);
+    assert_eq!(visitor.enter(link, "").await.status(), 401, "once");
+
+    let read_only = json!({ "name": "r", "scope": "read_only" });
+    let token = api.post("/tokens", read_only).await.expect(201).json();
+    let reader = Api::new(&api.url, token["token"].as_str().unwrap());
+    make(&reader).await.expect(403);
+
+    // The session is the token's: it ends with it.
+    let token = api
+        .post("/tokens", json!({ "name": "t" }))
+        .await
+        .expect(201)
+        .json();
+    let other = Api::new(&api.url, token["token"].as_str().unwrap());
+    let made = make(&other).await.expect(201).json();
+    let session = cookie(&visitor.enter(made["url"].as_str().unwrap(), "").await).unwrap();
+    assert_eq!(visitor.get("/ui", &session).await.status(), 200);
+    api.delete(&format!("/tokens/{}", token["id"].as_str().unwrap()))
+        .await
+        .expect(204);
+    assert_eq!(location(&visitor.get("/ui", &session).await), "/ui/login");
 }
 
 #[tokio::test]
@@ -499,7 +561,7 @@ async fn tokens_with_critical_extensions_are_rejected() {
 async fn sign_ins_are_audited() {
     let visitor = with_platform().await;
     visitor.sign_in("").await;
-    visitor.follow(&link(&sign_in_token("42")), "").await;
+    visitor.enter(&link(&sign_in_token("42")), "").await;
     visitor.follow(&link("nonsense"), "").await;
 
     let query =
@@ -528,7 +590,7 @@ async fn sign_ins_are_audited() {
 async fn a_link_asks_before_it_replaces_another_user_s_session() {
     let visitor = with_platform().await;
     let session_of = async |user: &str| {
-        cookie(&visitor.follow(&link(&sign_in_token(user)), "").await).expect("a session")
+        cookie(&visitor.enter(&link(&sign_in_token(user)), "").await).expect("a session")
     };
 
     let user_of = async |session: &str| {
@@ -600,14 +662,10 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
 
     // A link of the same user does not ask.
     let session = session_of("victim").await;
-    assert_eq!(
-        location(
-            &visitor
-                .follow(&link(&sign_in_token("victim")), &session)
-                .await
-        ),
-        "/ui/events"
-    );
+    let entered = visitor
+        .enter(&link(&sign_in_token("victim")), &session)
+        .await;
+    assert_eq!(location(&entered), "/ui/events");
 }
 
 /// What a visitor enters would otherwise belong to the user that another site chose.
@@ -615,7 +673,16 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
 async fn other_sites_sign_in_no_visitor() {
     let visitor = with_platform().await;
 
-    for site in [&[("sec-fetch-site", "cross-site")][..], &[]] {
+    for site in [
+        &[("sec-fetch-site", "cross-site")][..],
+        // Nothing around the web UI is of the platform, because no page may embed it.
+        &[
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-dest", "iframe"),
+        ],
+        &[("sec-fetch-site", "none")],
+        &[],
+    ] {
         let token = sign_in_token("attacker");
         let confirmation = visitor.send(Method::GET, &link(&token), site, "").await;
 
@@ -627,7 +694,9 @@ async fn other_sites_sign_in_no_visitor() {
         let page = confirmation.text().await.unwrap();
 
         assert!(
-            page.contains("Sign in as <bdi>attacker</bdi>") && !page.contains("You are signed in"),
+            page.contains("Sign in as <bdi>attacker</bdi>")
+                && !page.contains("You are signed in")
+                && !page.contains("data-submit"),
             "{page}"
         );
         let form = format!("jwt={token}&next=/ui/events");
@@ -638,13 +707,7 @@ async fn other_sites_sign_in_no_visitor() {
         );
     }
 
-    for site in ["same-origin", "same-site", "none"] {
-        let link = link(&sign_in_token("42"));
-        let answer = visitor
-            .send(Method::GET, &link, &[("sec-fetch-site", site)], "")
-            .await;
-        assert_eq!(location(&answer), "/ui/events", "{site}");
-    }
+    visitor.enter(&link(&sign_in_token("42")), "").await;
 
     let credentials = [
         format!("token={}", visitor.stage.api.token),
