@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::capture::{self, CaptureError};
 use crate::clock::SystemClock;
-use crate::config::Config;
+use crate::config::{CaptureMode, Config};
 use crate::domain::delivery::lease_length;
 use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::Handoff;
@@ -53,7 +53,7 @@ impl CapturePipeline {
     /// Runs until shutdown. Starts again after a gap, a transient error in a switch of the mode, or
     /// lost commits of the store, on a new timeline, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
-        let url = self.config.source_url()?;
+        let url = self.config.capture_url()?;
         let mut logged_gap = None;
 
         loop {
@@ -112,14 +112,15 @@ impl CapturePipeline {
         let Config {
             source, delivery, ..
         } = &*self.config;
+        let reads_log = source.capture == CaptureMode::Log;
         let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
         let (durable, acknowledge) = watch::channel(None);
 
         let enqueue = Enqueue {
             store: self.store.clone(),
-            lookups: Lookups::new(url, source, self.store.clone()),
+            lookups: (!reads_log).then(|| Lookups::new(url, source, self.store.clone())),
             slot: source.slot.clone(),
-            ledger: source.ledger,
+            ledger: source.ledger && !reads_log,
             max_data: delivery.max_payload_bytes,
             handoff: self.handoff.clone(),
             lease_length: lease_length(delivery.timeout.0),

@@ -369,6 +369,8 @@ pub struct Identity {
     pub synchronous_commit: String,
     /// Whether commits can wait for a standby.
     pub synchronous: bool,
+    /// When the server was started.
+    pub started_at: Timestamp,
     pub now: Timestamp,
 }
 
@@ -379,6 +381,7 @@ from_row!(Identity {
     encoding,
     synchronous_commit,
     synchronous,
+    started_at,
     now
 });
 

@@ -1,0 +1,258 @@
+//! Where reading of a log starts: at the checkpoint, or before it if the log has failed over
+//! without its last events; and what an operator decides, by `walhook setup` and `walhook repair`.
+
+use metrics::counter;
+use uuid::Uuid;
+
+use super::open;
+use crate::capture::error::CaptureError;
+use crate::config::Source;
+use crate::domain::gap::Gap;
+use crate::domain::lsn::Lineage;
+use crate::domain::position::{Checkpoint, LogProgress, Progress};
+use crate::failpoint::failpoint;
+use crate::primary::error::PrimaryError;
+use crate::store::log::LogPage;
+use crate::store::{Store, migrate};
+use crate::telemetry;
+
+/// Returns whether the log no longer has the event up to which it was read. An event that is only
+/// missing was dropped or erased.
+pub(super) fn has_diverged(read: LogProgress, last: u64, found: Option<Uuid>) -> bool {
+    let is_other = found.zip(read.event).is_some_and(|(found, read)| found != read);
+    last < read.number || is_other
+}
+
+/// Compares the log with the checkpoint, and moves the checkpoint back to the last common event if
+/// the log has lost events. Returns the server and the progress from which to read.
+pub(super) async fn start(
+    log: &Store,
+    store: &Store,
+    slot: &str,
+    stored: &Checkpoint,
+    read: LogProgress,
+) -> Result<(Lineage, LogProgress), CaptureError> {
+    let page = log.log_page(read.number).await.map_err(CaptureError::Log)?;
+    let lineage = page.lineage.ok_or(CaptureError::LogStandby)?;
+    let known = stored.lineage;
+
+    if page.store != read.store {
+        return Err(foreign(read, &page));
+    }
+
+    if lineage.system_identifier == known.system_identifier && lineage.timeline < known.timeline {
+        return Err(CaptureError::LogReplaced {
+            found: lineage.timeline,
+            known: known.timeline,
+        });
+    }
+
+    let mut progress = read;
+    let has_diverged = has_diverged(read, page.last, page.before);
+
+    if has_diverged {
+        progress = last_common(log, store, &page, read.number, true).await?;
+    }
+
+    if progress != read || lineage != known {
+        failpoint!("log_compared_checkpoint_not_moved")?;
+        let next = Checkpoint {
+            lineage,
+            progress: Progress::Log(progress),
+        };
+
+        if !store.replace_checkpoint(slot, Some(stored), &next, false).await? {
+            return Err(CaptureError::Superseded(slot.to_owned()));
+        }
+    }
+
+    if has_diverged {
+        let lost = read.number - progress.number;
+        counter!(telemetry::LOG_LOST).increment(lost);
+        tracing::warn!(
+            lost,
+            after = progress.number,
+            "the log store has lost its last events, which this store has: reading again after the last common event. Events that \
+             the log gets again are skipped here, unless a repair of the log raises them under other ids"
+        );
+    }
+
+    Ok((lineage, progress))
+}
+
+/// Finds the last event of the log, up to `highest`, that this store has too. Without one, returns
+/// the beginning of what the log has.
+async fn last_common(
+    log: &Store,
+    store: &Store,
+    page: &LogPage,
+    highest: u64,
+    same_numbers: bool,
+) -> Result<LogProgress, CaptureError> {
+    let mut highest = highest.min(page.last);
+
+    loop {
+        let listed = log
+            .log_numbers(highest)
+            .await
+            .map_err(CaptureError::Log)?;
+        let Some((lowest, _)) = listed.last().copied() else {
+            // Nothing is left of the log, or it has not begun.
+            return Ok(LogProgress {
+                store: page.store,
+                number: highest,
+                event: None,
+            });
+        };
+
+        if let Some(number) = store.last_common(&listed, same_numbers).await? {
+            let event = listed.iter().find(|(listed, _)| *listed == number);
+
+            return Ok(LogProgress {
+                store: page.store,
+                number: number as u64,
+                event: event.map(|(_, id)| *id),
+            });
+        }
+
+        highest = lowest as u64 - 1;
+    }
+}
+
+/// Prepares the store for reading a log: migrates it, and stores the first checkpoint. A store with
+/// events of its own continues after the last one that the log has too, another begins at the end
+/// of the log. Returns what it did. Creates nothing on a primary or in the log.
+pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, CaptureError> {
+    let log = open(url)?;
+    let end = log.log_page(u64::from(u32::MAX)).await.map_err(CaptureError::Log)?;
+    let lineage = end.lineage.ok_or(CaptureError::LogStandby)?;
+
+    let migrated = migrate::migrate(store_url).await?;
+    let store = Store::open(store_url, 1)?;
+    let mut done = Vec::new();
+
+    if !migrated.is_empty() {
+        done.push(format!(
+            "store: schema brought up to date ({})",
+            migrated.join(", ")
+        ));
+    }
+
+    if is_same(&log, &store).await? {
+        return Err(CaptureError::LogIsStore);
+    }
+
+    let stored = store.checkpoint(&source.slot).await?;
+    if let Some(read) = stored.as_ref().and_then(|stored| stored.progress.log()) {
+        return match read.store == end.store {
+            true => Ok(done),
+            false => Err(foreign(read, &end)),
+        };
+    }
+
+    let progress = last_common(&log, &store, &end, end.last, false).await?;
+
+    if progress.event.is_none() && stored.is_some() {
+        return Err(CaptureError::LogNotCommon);
+    }
+
+    let next = Checkpoint {
+        lineage,
+        progress: Progress::Log(progress),
+    };
+    failpoint!("log_found_checkpoint_not_stored")?;
+
+    if !store
+        .replace_checkpoint(&source.slot, stored.as_ref(), &next, false)
+        .await?
+    {
+        return Err(CaptureError::Superseded(source.slot.clone()));
+    }
+
+    done.push(format!(
+        "checkpoint: the log of store {} is read after event {}",
+        progress.store, progress.number
+    ));
+
+    if let Some(Checkpoint { progress, .. }) = stored {
+        done.push(format!(
+            "nothing is read from the primary any more, where the store was at {progress}: drop what captured there with \
+             `walhook teardown` of a configuration without a store that is in use, or by hand"
+        ));
+    }
+
+    Ok(done)
+}
+
+/// Closes the gaps: what a log no longer has is nowhere else. With `force`, also reads another
+/// installation's log from now on. Returns what it did.
+pub async fn repair(
+    source: &Source,
+    url: &str,
+    store: &Store,
+    force: bool,
+    dry_run: bool,
+) -> Result<Vec<String>, CaptureError> {
+    let gaps = store.open_gaps(&source.slot).await?;
+    let (stored, read) = super::stored_progress(source, store).await?;
+    let log = open(url)?;
+    let end = log.log_page(read.number).await.map_err(CaptureError::Log)?;
+    let lineage = end.lineage.ok_or(CaptureError::LogStandby)?;
+
+    if gaps.is_empty() && (!force || read.store == end.store) {
+        return Err(PrimaryError::NothingToRepair.into());
+    }
+
+    let mut done: Vec<String> = gaps
+        .iter()
+        .map(|gap| format!("gap {} closed: {}", gap.reason, gap.detail))
+        .collect();
+
+    if read.store == end.store {
+        if !dry_run {
+            store.accept_gaps(&source.slot).await?;
+        }
+
+        return Ok(done);
+    }
+
+    if !force {
+        return Err(foreign(read, &end));
+    }
+
+    let progress = last_common(&log, store, &end, end.last, false).await?;
+    let next = Checkpoint {
+        lineage,
+        progress: Progress::Log(progress),
+    };
+    failpoint!("log_found_checkpoint_not_stored")?;
+
+    if !dry_run
+        && !store
+            .replace_checkpoint(&source.slot, Some(&stored), &next, true)
+            .await?
+    {
+        return Err(CaptureError::Superseded(source.slot.clone()));
+    }
+
+    done.push(format!(
+        "the log of store {} is read after event {}",
+        progress.store, progress.number
+    ));
+    Ok(done)
+}
+
+fn foreign(read: LogProgress, found: &LogPage) -> CaptureError {
+    let (known, found) = (read.store, found.store);
+    PrimaryError::Gap(Gap::LogForeign { known, found }).into()
+}
+
+/// Returns whether both are the same database of the same server. A copy has the same id as its
+/// original, and another server.
+pub async fn is_same(log: &Store, store: &Store) -> Result<bool, CaptureError> {
+    let log = log.identity().await.map_err(CaptureError::Log)?;
+    let store = store.identity().await?;
+
+    Ok((log.system_identifier, log.started_at, log.database)
+        == (store.system_identifier, store.started_at, store.database))
+}
