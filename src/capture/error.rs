@@ -70,7 +70,9 @@ pub enum CaptureError {
     Log(StoreError),
     #[error("the log store has closed the connection: reading continues when it is back")]
     LogStops,
-    #[error("source.log_url and store.url lead to the same database: the store that reads a log needs its own")]
+    #[error(
+        "source.log_url and store.url lead to the same database: the store that reads a log needs its own"
+    )]
     LogIsStore,
     #[error(
         "the log has no event that the store has too, so events between the two would be missed: let the process that writes the \
@@ -89,9 +91,13 @@ pub enum CaptureError {
     )]
     LogReplaced { found: u32, known: u32 },
     /// Events that were read already may not be part of the log any more.
-    #[error("the log store has failed over: reading starts again from the last event that both stores have")]
+    #[error(
+        "the log store has failed over: reading starts again from the last event that both stores have"
+    )]
     LogMoved,
-    #[error("the log has an event {0}, which this version does not know: update this process, and it is read")]
+    #[error(
+        "the log has an event {0}, which this version does not know: update this process, and it is read"
+    )]
     LogNewer(String),
     #[error("the replication stream contains something unexpected: {0}")]
     Protocol(String),

@@ -82,7 +82,9 @@ fn text(status: &Status, config: &Config) -> String {
     }
 
     if let Some(log) = &status.log {
-        let behind = behind_log(status).map_or_else(String::new, |behind| format!(", {behind} of them not read yet"));
+        let behind = behind_log(status).map_or_else(String::new, |behind| {
+            format!(", {behind} of them not read yet")
+        });
         lines.push(("log", format!("{} events{behind}", log.last_event)));
     }
 
@@ -165,8 +167,12 @@ fn capture(primary: &Primary, config: &Config) -> (&'static str, String) {
     let name = &config.source.slot;
 
     match (config.source.capture, &primary.slot, &primary.outbox) {
-        (CaptureMode::Wal | CaptureMode::Log, None, _) => ("slot", format!("{name} is missing: see `walhook check`")),
-        (CaptureMode::Wal | CaptureMode::Log, Some(slot), _) => ("slot", format!("{name}: {}", slot_text(slot))),
+        (CaptureMode::Wal | CaptureMode::Log, None, _) => {
+            ("slot", format!("{name} is missing: see `walhook check`"))
+        }
+        (CaptureMode::Wal | CaptureMode::Log, Some(slot), _) => {
+            ("slot", format!("{name}: {}", slot_text(slot)))
+        }
         (CaptureMode::Trigger, _, None) => ("outbox", "missing: see `walhook check`".to_owned()),
         (CaptureMode::Trigger, _, Some(outbox)) => {
             let oldest = duration(outbox.age);

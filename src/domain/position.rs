@@ -54,8 +54,12 @@ impl Position {
 
     /// Returns the ordinal. For an event of a log, its number there.
     pub const fn ordinal(&self) -> u64 {
-        let (Position::Wal { ordinal: number, .. }
-        | Position::Outbox { ordinal: number, .. }
+        let (Position::Wal {
+            ordinal: number, ..
+        }
+        | Position::Outbox {
+            ordinal: number, ..
+        }
         | Position::Log { number, .. }) = self;
         *number
     }

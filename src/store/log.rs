@@ -6,7 +6,7 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::statement::{FromRow, Statements, column};
+use super::statement::{Statements, column};
 use super::{Result, Store};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::lsn::{Lineage, Lsn};
@@ -52,10 +52,7 @@ impl Store {
         let timeline: Option<String> = column(first, "timeline")?;
         let mut page = LogPage {
             store: column(first, "store_id")?,
-            lineage: Lineage::of_server(
-                column(first, "system_identifier")?,
-                timeline.as_deref(),
-            ),
+            lineage: Lineage::of_server(column(first, "system_identifier")?, timeline.as_deref()),
             last: column(first, "last")?,
             before: None,
             events: Vec::new(),
@@ -84,6 +81,11 @@ impl Store {
         }
 
         Ok(page)
+    }
+
+    /// Like [`Store::log_page`], without events.
+    pub async fn log_end(&self) -> Result<LogPage> {
+        self.log_page(i64::MAX as u64).await
     }
 
     /// Returns the number of the last event.

@@ -39,9 +39,7 @@ fn event(user: &str, kind: EventKind, label: Option<i64>) -> Event {
 async fn insert(store: &Store, events: &[Event]) {
     let mut connection = store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
-    enqueue::insert_events(&transaction, events)
-        .await
-        .unwrap();
+    enqueue::insert_events(&transaction, events).await.unwrap();
     transaction.commit().await.unwrap();
 }
 
@@ -81,9 +79,7 @@ async fn write(store: Store, of: usize) {
         let mut connection = store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
 
-        enqueue::insert_events(&transaction, &events)
-            .await
-            .unwrap();
+        enqueue::insert_events(&transaction, &events).await.unwrap();
 
         // The counter is locked meanwhile: readers and the other writers get their turns.
         let pause = format!("select pg_sleep(0.00{})", (n * 7 + of) % 5);

@@ -115,7 +115,11 @@ impl Session for LogSession<'_> {
         store.claim_checkpoint(&source.slot, self.holder).await?;
         failpoint!("log_checkpoint_claimed_log_not_read")?;
 
-        tracing::info!(slot = source.slot, after = progress.number, "reading events from the log");
+        tracing::info!(
+            slot = source.slot,
+            after = progress.number,
+            "reading events from the log"
+        );
         sessions.started();
 
         let mut reader = LogReader {
@@ -200,7 +204,10 @@ impl LogSession<'_> {
         }
 
         self.read_until.advance(started_at);
-        let durable = durable.borrow().as_ref().and_then(|stored| stored.progress.log());
+        let durable = durable
+            .borrow()
+            .as_ref()
+            .and_then(|stored| stored.progress.log());
         let behind = last.saturating_sub(durable.unwrap_or(after).number);
         gauge!(telemetry::LOG_BEHIND).set(behind as f64);
 
@@ -219,7 +226,8 @@ impl LogSession<'_> {
 
         if missed > 0 {
             let after = after.number;
-            gaps.record(&Gap::LogExpired { missed, after }, None).await?;
+            gaps.record(&Gap::LogExpired { missed, after }, None)
+                .await?;
             failpoint!("log_gap_recorded_events_not_sent")?;
         }
 

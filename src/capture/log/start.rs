@@ -19,7 +19,9 @@ use crate::telemetry;
 /// Returns whether the log no longer has the event up to which it was read. An event that is only
 /// missing was dropped or erased.
 pub(super) fn has_diverged(read: LogProgress, last: u64, found: Option<Uuid>) -> bool {
-    let is_other = found.zip(read.event).is_some_and(|(found, read)| found != read);
+    let is_other = found
+        .zip(read.event)
+        .is_some_and(|(found, read)| found != read);
     last < read.number || is_other
 }
 
@@ -61,7 +63,10 @@ pub(super) async fn start(
             progress: Progress::Log(progress),
         };
 
-        if !store.replace_checkpoint(slot, Some(stored), &next, false).await? {
+        if !store
+            .replace_checkpoint(slot, Some(stored), &next, false)
+            .await?
+        {
             return Err(CaptureError::Superseded(slot.to_owned()));
         }
     }
@@ -92,10 +97,7 @@ async fn last_common(
     let mut highest = highest.min(page.last);
 
     loop {
-        let listed = log
-            .log_numbers(highest)
-            .await
-            .map_err(CaptureError::Log)?;
+        let listed = log.log_numbers(highest).await.map_err(CaptureError::Log)?;
         let Some((lowest, _)) = listed.last().copied() else {
             // Nothing is left of the log, or it has not begun.
             return Ok(LogProgress {
@@ -122,9 +124,13 @@ async fn last_common(
 /// Prepares the store for reading a log: migrates it, and stores the first checkpoint. A store with
 /// events of its own continues after the last one that the log has too, another begins at the end
 /// of the log. Returns what it did. Creates nothing on a primary or in the log.
-pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, CaptureError> {
+pub async fn setup(
+    source: &Source,
+    url: &str,
+    store_url: &str,
+) -> Result<Vec<String>, CaptureError> {
     let log = open(url)?;
-    let end = log.log_page(u64::from(u32::MAX)).await.map_err(CaptureError::Log)?;
+    let end = log.log_end().await.map_err(CaptureError::Log)?;
     let lineage = end.lineage.ok_or(CaptureError::LogStandby)?;
 
     let migrated = migrate::migrate(store_url).await?;
@@ -196,7 +202,7 @@ pub async fn repair(
     let gaps = store.open_gaps(&source.slot).await?;
     let (stored, read) = super::stored_progress(source, store).await?;
     let log = open(url)?;
-    let end = log.log_page(read.number).await.map_err(CaptureError::Log)?;
+    let end = log.log_end().await.map_err(CaptureError::Log)?;
     let lineage = end.lineage.ok_or(CaptureError::LogStandby)?;
 
     if gaps.is_empty() && (!force || read.store == end.store) {
