@@ -4,6 +4,7 @@
 mod start;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use metrics::gauge;
 use tokio::sync::Notify;
@@ -126,6 +127,7 @@ impl Session for LogSession<'_> {
             log,
             lineage,
             progress,
+            examined_at: Instant::now(),
         };
 
         while !listener.is_closed() {
@@ -136,6 +138,11 @@ impl Session for LogSession<'_> {
             let Some(is_idle) = self.step(&mut reader).await? else {
                 return Ok(Ended::Stopped);
             };
+
+            if reader.examined_at.elapsed() > source.heartbeat.0 {
+                gaps.report_open().await?;
+                reader.examined_at = Instant::now();
+            }
 
             if is_idle {
                 // Behind some poolers, notifications do not arrive.
@@ -152,6 +159,8 @@ struct LogReader {
     log: Store,
     lineage: Lineage,
     progress: LogProgress,
+    /// When gaps were last looked up: an operator may have closed them.
+    examined_at: Instant,
 }
 
 impl LogSession<'_> {
@@ -181,7 +190,7 @@ impl LogSession<'_> {
             ..
         } = *self.context;
 
-        let started_at = std::time::Instant::now();
+        let started_at = Instant::now();
         let LogPage {
             store,
             lineage,

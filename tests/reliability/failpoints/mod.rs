@@ -5,6 +5,7 @@
 
 mod commands;
 mod jobs;
+mod log;
 mod scene;
 mod stream;
 mod switch;
@@ -78,6 +79,9 @@ impl Case {
             | Boundary::Request
             | Boundary::Record => Box::pin(stream::run(self, "wal")),
             Boundary::Outbox => Box::pin(stream::run(self, "trigger")),
+            Boundary::Log => Box::pin(log::run(self)),
+            Boundary::LogLoss => Box::pin(log::run_loss(self)),
+            Boundary::LogExpiry => Box::pin(log::run_expiry(self)),
             Boundary::AcknowledgeIdle => Box::pin(stream::run_idle(self)),
             Boundary::Shutdown => Box::pin(stream::run_shutdown(self)),
             Boundary::Cancel => Box::pin(jobs::run_cancellation(self)),
@@ -89,6 +93,7 @@ impl Case {
             Boundary::RepairOutbox => Box::pin(commands::run_repair_of_outbox(self)),
             Boundary::Setup | Boundary::Migrate => Box::pin(commands::run_setup(self, "wal")),
             Boundary::SetupOutbox => Box::pin(commands::run_setup(self, "trigger")),
+            Boundary::SetupLog => Box::pin(log::run_setup(self)),
             Boundary::MigrateOne => Box::pin(commands::run_migrations(self)),
             Boundary::Reencrypt => Box::pin(commands::run_reencryption(self)),
             Boundary::PrepareTriggers
@@ -292,6 +297,7 @@ const fn is_command(boundary: Boundary) -> bool {
             | Boundary::RepairOutbox
             | Boundary::Setup
             | Boundary::SetupOutbox
+            | Boundary::SetupLog
             | Boundary::Migrate
             | Boundary::MigrateOne
             | Boundary::Reencrypt

@@ -15,6 +15,12 @@ pub enum Boundary {
     Capture,
     /// Capture by triggers.
     Outbox,
+    /// Reading a log.
+    Log,
+    /// Reading a log that has lost events.
+    LogLoss,
+    /// Reading a log that has dropped events.
+    LogExpiry,
     Acknowledge,
     /// The acknowledgement of WAL without events.
     AcknowledgeIdle,
@@ -35,6 +41,8 @@ pub enum Boundary {
     Setup,
     /// Setup of capture by triggers.
     SetupOutbox,
+    /// Setup of a store that reads a log.
+    SetupLog,
     Migrate,
     MigrateOne,
     /// Setup of a switch from the WAL to triggers.
@@ -80,10 +88,10 @@ impl Action {
 
 use Action::{Fail, Kill, Stall};
 use Boundary::{
-    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Migrate,
-    MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt,
-    RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request, Setup, SetupOutbox,
-    Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
+    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Log,
+    LogExpiry, LogLoss, Migrate, MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record,
+    Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request,
+    Setup, SetupLog, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];
@@ -112,6 +120,11 @@ table! {
     Outbox "outbox_page_read_batch_not_sent" KILL_AND_FAIL;
     Outbox "outbox_rows_stored_not_deleted" KILL_AND_FAIL;
     Outbox "outbox_rows_deleted_cursor_not_moved" KILL_AND_FAIL;
+    Log "log_lease_taken_checkpoint_not_claimed" KILL_AND_FAIL;
+    Log "log_checkpoint_claimed_log_not_read" KILL_AND_FAIL;
+    Log "log_page_read_batch_not_sent" KILL_AND_FAIL;
+    LogLoss "log_compared_checkpoint_not_moved" KILL_AND_FAIL;
+    LogExpiry "log_gap_recorded_events_not_sent" KILL_AND_FAIL;
     Acknowledge "events_stored_slot_not_acknowledged" ALL;
     AcknowledgeIdle "idle_wal_read_limit_not_raised" KILL_AND_FAIL;
     Enqueue "batch_received_events_not_derived" ALL;
@@ -156,6 +169,7 @@ table! {
     Setup "checkpoint_committed_answer_not_received" KILL_AND_FAIL;
     SetupOutbox "triggers_created_checkpoint_not_stored" KILL_AND_FAIL;
     SetupOutbox "outbox_checkpoint_stored_position_not_recorded" KILL_AND_FAIL;
+    SetupLog "log_found_checkpoint_not_stored" KILL_AND_FAIL;
     Migrate "schema_created_tables_not_created" KILL_AND_FAIL;
     Migrate "migrations_applied_not_reported" KILL_AND_FAIL;
     MigrateOne "migration_committed_next_not_started" KILL_AND_FAIL;
