@@ -68,6 +68,10 @@ pub enum CaptureError {
     },
     #[error("source.log_url: {0}")]
     Log(StoreError),
+    #[error(
+        "source.log_url: {0}: run `walhook setup` with the configuration of the process that writes the log"
+    )]
+    LogNotSetUp(String),
     #[error("the log store has closed the connection: reading continues when it is back")]
     LogStops,
     #[error(

@@ -12,8 +12,9 @@ use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, LogProgress, Progress};
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
+use crate::store::Store;
 use crate::store::log::LogPage;
-use crate::store::{Store, migrate};
+use crate::store::migrate::{self, Incompatibility};
 use crate::telemetry;
 
 /// Returns whether the log no longer has the event up to which it was read. An event that is only
@@ -57,18 +58,8 @@ pub(super) async fn start(
     }
 
     if progress != read || lineage != known {
-        failpoint!("log_compared_checkpoint_not_moved")?;
-        let next = Checkpoint {
-            lineage,
-            progress: Progress::Log(progress),
-        };
-
-        if !store
-            .replace_checkpoint(slot, Some(stored), &next, false)
-            .await?
-        {
-            return Err(CaptureError::Superseded(slot.to_owned()));
-        }
+        let next = checkpoint(lineage, progress);
+        move_checkpoint(store, slot, Some(stored), &next, false).await?;
     }
 
     if has_diverged {
@@ -121,6 +112,32 @@ async fn last_common(
     }
 }
 
+fn checkpoint(lineage: Lineage, progress: LogProgress) -> Checkpoint {
+    Checkpoint {
+        lineage,
+        progress: Progress::Log(progress),
+    }
+}
+
+/// Replaces the checkpoint. Fails if another process has moved it meanwhile.
+async fn move_checkpoint(
+    store: &Store,
+    slot: &str,
+    from: Option<&Checkpoint>,
+    to: &Checkpoint,
+    closes_gaps: bool,
+) -> Result<(), CaptureError> {
+    failpoint!("log_compared_checkpoint_not_moved")?;
+
+    match store
+        .replace_checkpoint(slot, from, to, closes_gaps)
+        .await?
+    {
+        true => Ok(()),
+        false => Err(CaptureError::Superseded(slot.to_owned())),
+    }
+}
+
 /// Prepares the store for reading a log: migrates it, and stores the first checkpoint. A store with
 /// events of its own continues after the last one that the log has too, another begins at the end
 /// of the log. Returns what it did. Creates nothing on a primary or in the log.
@@ -130,6 +147,12 @@ pub async fn setup(
     store_url: &str,
 ) -> Result<Vec<String>, CaptureError> {
     let log = open(url)?;
+    let schema = migrate::schema(url).await.map_err(CaptureError::Log)?;
+
+    if let Some(Incompatibility { problem, .. }) = schema.incompatibility() {
+        return Err(CaptureError::LogNotSetUp(problem));
+    }
+
     let end = log.log_end().await.map_err(CaptureError::Log)?;
     let lineage = end.lineage.ok_or(CaptureError::LogStandby)?;
 
@@ -162,29 +185,23 @@ pub async fn setup(
         return Err(CaptureError::LogNotCommon);
     }
 
-    let next = Checkpoint {
-        lineage,
-        progress: Progress::Log(progress),
-    };
-    failpoint!("log_found_checkpoint_not_stored")?;
-
-    if !store
-        .replace_checkpoint(&source.slot, stored.as_ref(), &next, false)
-        .await?
-    {
-        return Err(CaptureError::Superseded(source.slot.clone()));
-    }
-
+    let next = checkpoint(lineage, progress);
+    move_checkpoint(&store, &source.slot, stored.as_ref(), &next, false).await?;
     done.push(format!(
         "checkpoint: the log of store {} is read after event {}",
         progress.store, progress.number
     ));
 
-    if let Some(Checkpoint { progress, .. }) = stored {
-        done.push(format!(
-            "nothing is read from the primary any more, where the store was at {progress}: drop what captured there with \
-             `walhook teardown` of a configuration without a store that is in use, or by hand"
-        ));
+    match stored.map(|stored| stored.progress) {
+        Some(Progress::Wal { .. }) => done.push(format!(
+            "the slot of this store is not needed any more: on the primary, `select pg_drop_replication_slot('{}')`",
+            source.slot
+        )),
+        Some(Progress::Outbox { .. }) => done.push(
+            "the triggers of this store are not needed any more: on the primary, `drop schema walhook_capture cascade`"
+                .to_owned(),
+        ),
+        Some(Progress::Log(_)) | None => {}
     }
 
     Ok(done)
@@ -209,9 +226,10 @@ pub async fn repair(
         return Err(PrimaryError::NothingToRepair.into());
     }
 
+    let would = if dry_run { "would be " } else { "" };
     let mut done: Vec<String> = gaps
         .iter()
-        .map(|gap| format!("gap {} closed: {}", gap.reason, gap.detail))
+        .map(|gap| format!("gap {} {would}closed: {}", gap.reason, gap.detail))
         .collect();
 
     if read.store == end.store {
@@ -227,22 +245,13 @@ pub async fn repair(
     }
 
     let progress = last_common(&log, store, &end, end.last, false).await?;
-    let next = Checkpoint {
-        lineage,
-        progress: Progress::Log(progress),
-    };
-    failpoint!("log_found_checkpoint_not_stored")?;
-
-    if !dry_run
-        && !store
-            .replace_checkpoint(&source.slot, Some(&stored), &next, true)
-            .await?
-    {
-        return Err(CaptureError::Superseded(source.slot.clone()));
+    if !dry_run {
+        let next = checkpoint(lineage, progress);
+        move_checkpoint(store, &source.slot, Some(&stored), &next, true).await?;
     }
 
     done.push(format!(
-        "the log of store {} is read after event {}",
+        "the log of store {} {would}read after event {}",
         progress.store, progress.number
     ));
     Ok(done)

@@ -2,7 +2,6 @@
 
 use super::Case;
 use super::scene::{Scene, prepare_app};
-use super::table::Action;
 use crate::support::TestApp;
 use crate::support::account::Account;
 
@@ -46,7 +45,7 @@ pub async fn run(case: Case) -> Account {
     account
 }
 
-/// Reads a log that has lost its last events, and gets them again.
+/// Sets up a store that reads a log. The log then loses its last events, and gets them again.
 pub async fn run_loss(case: Case) -> Account {
     const LOSE: &str = "create table lost as select * from walhook.event where sequence > 2;
                         delete from walhook.event where sequence > 2;
@@ -55,6 +54,7 @@ pub async fn run_loss(case: Case) -> Account {
                         update walhook.event_sequence set last = 6";
 
     let (mut scene, mut relay) = scene(case).await;
+    scene.fail_command(&["setup"]).await;
     scene.app.setup().await;
     scene.app.run().await;
     scene.commit_times(3).await;
@@ -94,10 +94,7 @@ pub async fn run_expiry(case: Case) -> Account {
 
     let armed = scene.spawn_armed();
     scene.wait_until_reached().await;
-    let _processes = match case.action {
-        Action::Kill => scene.carry_on(armed).await,
-        _ => vec![armed],
-    };
+    let _processes = scene.carry_on(armed).await;
     scene.commit_times(LATER).await;
     crate::support::account::settled(&scene.store, &scene.committed).await;
 
@@ -108,21 +105,4 @@ pub async fn run_expiry(case: Case) -> Account {
     );
     relay.stop().await;
     scene.account().await
-}
-
-/// Sets up a store that reads a log. A second setup completes the first.
-pub async fn run_setup(case: Case) -> Account {
-    let (mut scene, mut relay) = scene(case).await;
-    scene.fail_command(&["setup"]).await;
-    scene.app.walhook_ok(&["setup"]).await;
-    assert_eq!(
-        scene.app.walhook_ok(&["setup"]).await,
-        "everything is set up\n"
-    );
-
-    let process = scene.app.spawn(&[]);
-    scene.commit_times(LATER).await;
-    let account = scene.settle(vec![process]).await;
-    relay.stop().await;
-    account
 }

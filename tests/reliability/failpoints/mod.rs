@@ -93,7 +93,6 @@ impl Case {
             Boundary::RepairOutbox => Box::pin(commands::run_repair_of_outbox(self)),
             Boundary::Setup | Boundary::Migrate => Box::pin(commands::run_setup(self, "wal")),
             Boundary::SetupOutbox => Box::pin(commands::run_setup(self, "trigger")),
-            Boundary::SetupLog => Box::pin(log::run_setup(self)),
             Boundary::MigrateOne => Box::pin(commands::run_migrations(self)),
             Boundary::Reencrypt => Box::pin(commands::run_reencryption(self)),
             Boundary::PrepareTriggers
@@ -297,7 +296,6 @@ const fn is_command(boundary: Boundary) -> bool {
             | Boundary::RepairOutbox
             | Boundary::Setup
             | Boundary::SetupOutbox
-            | Boundary::SetupLog
             | Boundary::Migrate
             | Boundary::MigrateOne
             | Boundary::Reencrypt

@@ -17,7 +17,7 @@ pub enum Boundary {
     Outbox,
     /// Reading a log.
     Log,
-    /// Reading a log that has lost events.
+    /// Setup of a store that reads a log, and reading one that has lost events.
     LogLoss,
     /// Reading a log that has dropped events.
     LogExpiry,
@@ -41,8 +41,6 @@ pub enum Boundary {
     Setup,
     /// Setup of capture by triggers.
     SetupOutbox,
-    /// Setup of a store that reads a log.
-    SetupLog,
     Migrate,
     MigrateOne,
     /// Setup of a switch from the WAL to triggers.
@@ -91,7 +89,7 @@ use Boundary::{
     Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Log,
     LogExpiry, LogLoss, Migrate, MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record,
     Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request,
-    Setup, SetupLog, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
+    Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];
@@ -169,7 +167,6 @@ table! {
     Setup "checkpoint_committed_answer_not_received" KILL_AND_FAIL;
     SetupOutbox "triggers_created_checkpoint_not_stored" KILL_AND_FAIL;
     SetupOutbox "outbox_checkpoint_stored_position_not_recorded" KILL_AND_FAIL;
-    SetupLog "log_found_checkpoint_not_stored" KILL_AND_FAIL;
     Migrate "schema_created_tables_not_created" KILL_AND_FAIL;
     Migrate "migrations_applied_not_reported" KILL_AND_FAIL;
     MigrateOne "migration_committed_next_not_started" KILL_AND_FAIL;

@@ -481,7 +481,8 @@ async fn wrong_settings_of_the_log_are_refused_with_the_fix() {
 
     app.set("source.capture", "log");
     let reason = refusal(&app).await;
-    assert!(reason.contains("schema"), "{reason}");
+    let missing = "the store has no schema yet: run `walhook setup` with the configuration of";
+    assert!(reason.contains(missing), "{reason}");
 
     let log = TestApp::start().await;
     app.set("source.log_url", &log.store_url);
@@ -491,8 +492,9 @@ async fn wrong_settings_of_the_log_are_refused_with_the_fix() {
 
     let started = app.walhook(&["run"]).await;
     let reason = String::from_utf8_lossy(&started.stderr).into_owned();
+    let missing = "is not set up: run `walhook setup`";
     assert!(
-        !started.status.success() && reason.contains("log"),
+        !started.status.success() && reason.contains(missing),
         "{reason}"
     );
 }
