@@ -32,17 +32,23 @@ order by page.sequence
 -- most
 select sequence, id from walhook.event where sequence <= $1 order by sequence desc limit $2
 
--- name: last_common
--- Returns the highest number of an event that this store has too. One that is older than all events
--- of this store may have been dropped here, and counts. $1 numbers and $2 ids of the log's events, $3
--- whether an event must have been read at the same number
-select max(listed.number)
-from unnest($1::bigint[], $2::uuid[]) as listed (number, id)
-where listed.id < coalesce(
-        (select min(id) from walhook.event where sequence is not null), 'ffffffff-ffff-ffff-ffff-ffffffffffff'
-    )
-    -- An index lookup for each event: a scalar subquery is never turned into a join.
-    or (select not $3 or event.ordinal = listed.number from walhook.event where event.id = listed.id)
+-- name: compare
+-- Compares events of the log with this store: the highest number at which an event was read, the
+-- lowest number of an event that is not here, and whether any is here. An event that is older than
+-- all events of this store may have been dropped here, and is not missing. $1 numbers, $2 ids
+with compared as materialized (
+    select listed.number,
+        listed.id < coalesce(
+            (select id from walhook.event where sequence is not null order by id limit 1), 'ffffffff-ffff-ffff-ffff-ffffffffffff'
+        ) as is_older,
+        -- An index lookup for each event: a scalar subquery is never turned into a join.
+        (select ordinal from walhook.event where event.id = listed.id) as read_at
+    from unnest($1::bigint[], $2::uuid[]) as listed (number, id)
+)
+select max(number) filter (where read_at = number) as last_read,
+    min(number) filter (where read_at is null and not is_older) as first_missing,
+    coalesce(bool_or(read_at is not null), false) as has_common
+from compared
 
 -- name: stored
 -- Returns which of these events this store has. $1 ids

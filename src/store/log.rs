@@ -6,7 +6,7 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::statement::{Statements, column};
+use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::lsn::{Lineage, Lsn};
@@ -35,6 +35,24 @@ pub struct LogPage {
     /// The kind of the event after them, if this build does not know it.
     pub unknown: Option<String>,
 }
+
+/// How events of a log compare with a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison {
+    /// The highest number at which the store has read the event.
+    pub last_read: Option<u64>,
+    /// The lowest number of an event that the store does not have, and that is not older than all
+    /// of its events: such an event may have been dropped.
+    pub first_missing: Option<u64>,
+    /// Whether the store has any of the events.
+    pub has_common: bool,
+}
+
+from_row!(Comparison {
+    last_read,
+    first_missing,
+    has_common
+});
 
 impl Store {
     /// Reads the events after a number. This is the log's store.
@@ -100,16 +118,10 @@ impl Store {
             .await
     }
 
-    /// Returns the highest number of a log's event that this store has, or had until it was
-    /// dropped. With `same_numbers`, the event must have been read at that number.
-    pub async fn last_common(
-        &self,
-        listed: &[(i64, Uuid)],
-        same_numbers: bool,
-    ) -> Result<Option<i64>> {
+    /// Compares events of a log, with their numbers, with this store.
+    pub async fn compare_log(&self, listed: &[(i64, Uuid)]) -> Result<Comparison> {
         let (numbers, ids): (Vec<i64>, Vec<Uuid>) = listed.iter().copied().unzip();
-        self.fetch_one(sql::log::LAST_COMMON, &[&numbers, &ids, &same_numbers])
-            .await
+        self.fetch_one(sql::log::COMPARE, &[&numbers, &ids]).await
     }
 }
 

@@ -76,40 +76,66 @@ pub(super) async fn start(
     Ok((lineage, progress))
 }
 
-/// Finds the last event of the log, up to `highest`, that this store has too. Without one, returns
-/// the beginning of what the log has.
-async fn last_common(
-    log: &Store,
-    store: &Store,
-    page: &LogPage,
-    highest: u64,
-    same_numbers: bool,
-) -> Result<LogProgress, CaptureError> {
-    let mut highest = highest.min(page.last);
+/// Finds the last event that the log and this store have at the same number, up to `highest`. What
+/// is stored below it is common: a failover only removes the last events. If there is none, returns
+/// the progress before the first event that this store does not have.
+async fn last_common(log: &Store, store: &Store, highest: u64) -> Result<u64, CaptureError> {
+    let mut highest = highest;
 
     loop {
-        let listed = log.log_numbers(highest).await.map_err(CaptureError::Log)?;
+        let listed = numbers(log, highest).await?;
         let Some((lowest, _)) = listed.last().copied() else {
-            // Nothing is left of the log, or it has not begun.
-            return Ok(LogProgress {
-                store: page.store,
-                number: highest,
-                event: None,
-            });
+            return Ok(highest);
         };
 
-        if let Some(number) = store.last_common(&listed, same_numbers).await? {
-            let event = listed.iter().find(|(listed, _)| *listed == number);
+        let lowest = lowest as u64;
+        let found = store.compare_log(&listed).await?;
 
-            return Ok(LogProgress {
-                store: page.store,
-                number: number as u64,
-                event: event.map(|(_, id)| *id),
-            });
+        match (found.last_read, found.first_missing) {
+            (Some(number), _) => return Ok(number),
+            (None, None) => return Ok(highest),
+            (None, Some(first)) if first > lowest => return Ok(first - 1),
+            (None, Some(_)) => highest = lowest - 1,
         }
-
-        highest = lowest as u64 - 1;
     }
+}
+
+/// Finds the first event that this store does not have, and returns the number before it, and
+/// whether the two have any event in common. A page without a missing event ends the search. Events
+/// after it that this store has are skipped when they are read.
+async fn first_new(log: &Store, store: &Store, last: u64) -> Result<(u64, bool), CaptureError> {
+    let mut before = last;
+    let mut has_common = false;
+    let mut highest = last;
+
+    loop {
+        let listed = numbers(log, highest).await?;
+        let found = store.compare_log(&listed).await?;
+        has_common |= found.has_common;
+
+        match (listed.last(), found.first_missing) {
+            (Some((lowest, _)), Some(first)) => {
+                before = first - 1;
+                highest = *lowest as u64 - 1;
+            }
+            _ => return Ok((before, has_common)),
+        }
+    }
+}
+
+async fn numbers(log: &Store, highest: u64) -> Result<Vec<(i64, Uuid)>, CaptureError> {
+    log.log_numbers(highest).await.map_err(CaptureError::Log)
+}
+
+/// Returns the progress up to the event of this number.
+async fn progress_at(log: &Store, number: u64) -> Result<LogProgress, CaptureError> {
+    let page = log.log_page(number).await.map_err(CaptureError::Log)?;
+
+    Ok(LogProgress {
+        store: page.store,
+        number,
+        event: page.before,
+    })
 }
 
 fn checkpoint(lineage: Lineage, progress: LogProgress) -> Checkpoint {
