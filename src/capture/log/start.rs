@@ -54,7 +54,8 @@ pub(super) async fn start(
     let has_diverged = has_diverged(read, page.last, page.before);
 
     if has_diverged {
-        progress = last_common(log, store, &page, read.number, true).await?;
+        let number = last_common(log, store, read.number.min(page.last)).await?;
+        progress = progress_at(log, number).await?;
     }
 
     if progress != read || lineage != known {
@@ -165,7 +166,7 @@ async fn move_checkpoint(
 }
 
 /// Prepares the store for reading a log: migrates it, and stores the first checkpoint. A store with
-/// events of its own continues after the last one that the log has too, another begins at the end
+/// events of its own continues with the first one that it does not have, another begins at the end
 /// of the log. Returns what it did. Creates nothing on a primary or in the log.
 pub async fn setup(
     source: &Source,
@@ -205,12 +206,13 @@ pub async fn setup(
         };
     }
 
-    let progress = last_common(&log, &store, &end, end.last, false).await?;
+    let (number, has_common) = first_new(&log, &store, end.last).await?;
 
-    if progress.event.is_none() && stored.is_some() {
+    if !has_common && stored.is_some() {
         return Err(CaptureError::LogNotCommon);
     }
 
+    let progress = progress_at(&log, number).await?;
     let next = checkpoint(lineage, progress);
     move_checkpoint(&store, &source.slot, stored.as_ref(), &next, false).await?;
     done.push(format!(
@@ -270,7 +272,8 @@ pub async fn repair(
         return Err(foreign(read, &end));
     }
 
-    let progress = last_common(&log, store, &end, end.last, false).await?;
+    let (number, _) = first_new(&log, store, end.last).await?;
+    let progress = progress_at(&log, number).await?;
     if !dry_run {
         let next = checkpoint(lineage, progress);
         move_checkpoint(store, &source.slot, Some(&stored), &next, true).await?;
