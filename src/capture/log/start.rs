@@ -14,7 +14,7 @@ use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::store::Store;
 use crate::store::log::LogPage;
-use crate::store::migrate::{self, Incompatibility};
+use crate::store::migrate;
 use crate::telemetry;
 
 /// Returns whether the log no longer has the event up to which it was read. An event that is only
@@ -176,7 +176,7 @@ pub async fn setup(
     let log = open(url)?;
     let schema = migrate::schema(url).await.map_err(CaptureError::Log)?;
 
-    if let Some(Incompatibility { problem, .. }) = schema.incompatibility() {
+    if let Some(problem) = schema.unreadable() {
         return Err(CaptureError::LogNotSetUp(problem));
     }
 
