@@ -94,7 +94,7 @@ pub enum CaptureError {
          replaced the server. Stop it, make it a standby or remove it from source.log_url; reading continues on its successor"
     )]
     LogReplaced { found: u32, known: u32 },
-    /// Events that were read already may not be part of the log any more.
+    /// Events that were read already may not be part of the log any more: enqueue starts over too.
     #[error(
         "the log store has failed over: reading starts again from the last event that both stores have"
     )]
@@ -222,7 +222,6 @@ impl CaptureError {
             | CaptureError::LogStandby
             | CaptureError::LogReplaced { .. }
             | CaptureError::LogStops
-            | CaptureError::LogMoved
             | CaptureError::LogNewer(_)
             | CaptureError::HeartbeatLost(_) => true,
             _ => false,

@@ -113,6 +113,11 @@ impl Session for LogSession<'_> {
             other => other?,
         };
 
+        // Enqueue has stored batches, and continues from the last one.
+        if self.sent.is_some() && stored != start::checkpoint(lineage, progress) {
+            return Err(CaptureError::LogMoved);
+        }
+
         store.claim_checkpoint(&source.slot, self.holder).await?;
         failpoint!("log_checkpoint_claimed_log_not_read")?;
 
@@ -189,6 +194,10 @@ impl LogSession<'_> {
             ref gaps,
             ..
         } = *self.context;
+
+        if batches.is_closed() {
+            return Ok(None);
+        }
 
         let started_at = Instant::now();
         let LogPage {

@@ -139,7 +139,7 @@ async fn progress_at(log: &Store, number: u64) -> Result<LogProgress, CaptureErr
     })
 }
 
-fn checkpoint(lineage: Lineage, progress: LogProgress) -> Checkpoint {
+pub(super) fn checkpoint(lineage: Lineage, progress: LogProgress) -> Checkpoint {
     Checkpoint {
         lineage,
         progress: Progress::Log(progress),

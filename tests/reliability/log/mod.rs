@@ -3,7 +3,6 @@
 //! is delivered once.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::Value;
 use tokio_postgres::Client;
@@ -201,8 +200,10 @@ async fn a_dead_store_holds_up_nobody_and_continues_at_its_checkpoint() {
     eventually("an acknowledgement", async || {
         let confirmed =
             "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
-        let found = primary.query_opt(confirmed, &[&world.relay.name, &end]);
-        found.await.unwrap()
+        primary
+            .query_opt(confirmed, &[&world.relay.name, &end])
+            .await
+            .unwrap()
     })
     .await;
     let slots: i64 = one(
