@@ -17,7 +17,7 @@ use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
-use crate::domain::position::{Checkpoint, LogProgress, Progress};
+use crate::domain::position::{Checkpoint, LogProgress};
 use crate::failpoint::failpoint;
 use crate::postgres::{self, ANSWER_TIMEOUT};
 use crate::primary::error::PrimaryError;
@@ -72,7 +72,7 @@ struct LogSession<'a> {
     /// The id of the lease and of the claim on the checkpoint.
     holder: Uuid,
     /// What was sent to enqueue last.
-    sent: Option<Progress>,
+    sent: Option<Checkpoint>,
     read_until: ReadUntil,
 }
 
@@ -113,8 +113,9 @@ impl Session for LogSession<'_> {
             other => other?,
         };
 
-        // Enqueue has stored batches, and continues from the last one.
-        if self.sent.is_some() && stored != start::checkpoint(lineage, progress) {
+        // Enqueue continues from the last batch that it has stored.
+        let begins = start::checkpoint(lineage, progress);
+        if self.sent.as_ref().is_some_and(|sent| *sent != begins) {
             return Err(CaptureError::LogMoved);
         }
 
@@ -179,7 +180,7 @@ impl LogSession<'_> {
         let stored = durable.wait_for(|durable| {
             durable
                 .as_ref()
-                .is_some_and(|durable| durable.progress.has_reached(sent))
+                .is_some_and(|durable| durable.progress.has_reached(&sent.progress))
         });
         stored.await.is_ok()
     }
@@ -254,13 +255,11 @@ impl LogSession<'_> {
             event: Some(newest.id),
             ..after
         };
+        let checkpoint = start::checkpoint(reader.lineage, progress);
         let batch = Batch {
             changes: Vec::new(),
             derived: events,
-            checkpoint: Checkpoint {
-                lineage: reader.lineage,
-                progress: Progress::Log(progress),
-            },
+            checkpoint: checkpoint.clone(),
             transaction: None,
             reader: Some(self.holder),
         };
@@ -272,7 +271,7 @@ impl LogSession<'_> {
         }
 
         reader.progress = progress;
-        self.sent = Some(Progress::Log(progress));
+        self.sent = Some(checkpoint);
         Ok(Some(false))
     }
 }
