@@ -368,7 +368,7 @@ pub struct Batch {
 
 impl Batch {
     /// Returns the number of changes or events.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.changes.len() + self.derived.len()
     }
 

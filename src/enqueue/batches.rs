@@ -43,7 +43,7 @@ impl Batches {
             None => self.receiver.recv().await?,
         };
 
-        while batch.len() < MAX_CHANGES {
+        while batch.size() < MAX_CHANGES {
             let Ok(more) = self.receiver.try_recv() else {
                 break;
             };
