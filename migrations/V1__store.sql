@@ -9,7 +9,7 @@
 -- 1. Capture
 
 -- How far the store has progressed: the events of all changes up to this position are stored. The
--- position is either in the WAL or in the outbox.
+-- position is in the WAL, in the outbox, or in the log of another store.
 create table walhook.checkpoint (
     slot                text primary key,
     system_identifier   bigint not null,
@@ -34,6 +34,12 @@ create table walhook.checkpoint (
     -- that the new primary has not deleted.
     read_pages          text,
 
+    -- In a log: the id of the store that has it, and the number and the id of the event that was
+    -- stored last. The id is null at the beginning of a log, and if the log no longer had the event.
+    log_store           uuid,
+    log_number          bigint,
+    log_event           uuid,
+
     -- The last change of the transaction, or the last row of the window, that was stored. Null: all
     -- of them.
     ordinal             bigint,
@@ -50,8 +56,13 @@ create table walhook.checkpoint (
     check (
         num_nulls(commit_lsn, resume_lsn) = 0
             and num_nonnulls(window_number, window_from, window_to, last_row, read_pages) = 0
+            and num_nonnulls(log_store, log_number, log_event) = 0
         or num_nonnulls(commit_lsn, resume_lsn, publication_members) = 0
             and num_nulls(window_number, window_from, window_to, last_row, read_pages) = 0
+            and num_nonnulls(log_store, log_number, log_event) = 0
+        or num_nonnulls(commit_lsn, resume_lsn, publication_members) = 0
+            and num_nonnulls(window_number, window_from, window_to, last_row, read_pages, ordinal) = 0
+            and num_nulls(log_store, log_number) = 0
     ),
     check ((handover_snapshot is null) = (handover_lsn is null))
 );
@@ -76,7 +87,7 @@ create table walhook.acknowledgement (
     reader    uuid
 );
 
--- Which process reads the outbox. Its clock is this database's.
+-- Which process reads the outbox or the log. Its clock is this database's.
 create table walhook.capture_lease (
     slot   text primary key,
     holder uuid not null,
@@ -163,7 +174,10 @@ create table walhook.distributed_release (
 -- numbered in the order in which they become visible, without gaps.
 create table walhook.event_sequence (
     only_row boolean primary key default true check (only_row),
-    last     bigint not null
+    last     bigint not null,
+    -- Identifies this store to those that read its events as a log. Its standbys and copies have the
+    -- same.
+    store_id uuid not null default gen_random_uuid()
 ) with (fillfactor = 10); -- changes with every batch: updated in place
 insert into walhook.event_sequence (last) values (0);
 
@@ -180,7 +194,7 @@ create table walhook.event (
     occurred_at timestamptz not null,
     -- Null for a test, which no commit raised, and for events of the outbox.
     commit_lsn  pg_lsn,
-    -- Null for a test.
+    -- Null for a test. For an event that was read from a log, its number there.
     ordinal     bigint,
     -- Whether the event was found by comparison after a gap: what was in between is not known.
     repaired    boolean not null default false,

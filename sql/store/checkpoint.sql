@@ -1,16 +1,17 @@
 -- name: insert
 -- The first checkpoint of a slot. $1 slot, $2 system identifier, $3 timeline, $4 commit, $5 resume,
 -- $6 window, $7 and $8 its snapshots, $9 the last row, $10 the pages that were read last, $11
--- ordinal, $12 what the publication streams
+-- ordinal, $12 to $14 the log's store and the number and the id of its event, $15 what the
+-- publication streams
 insert into walhook.checkpoint
     (slot, system_identifier, timeline, commit_lsn, resume_lsn, window_number, window_from, window_to, last_row,
-     read_pages, ordinal, publication_members)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+     read_pages, ordinal, log_store, log_number, log_event, publication_members)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
 -- name: get
 -- $1 slot, $2 the id of the process that must hold the claim; null skips this check
 select system_identifier, timeline, commit_lsn, resume_lsn, window_number, window_from, window_to, last_row, read_pages,
-    ordinal, handover_snapshot, handover_lsn
+    ordinal, log_store, log_number, log_event, handover_snapshot, handover_lsn
 from walhook.checkpoint
 where slot = $1 and ($2::uuid is null or reader = $2)
 
@@ -28,17 +29,19 @@ select from walhook.checkpoint where slot = $1 for update
 
 -- name: advance
 -- Advances the checkpoint if no other process has moved it. The same position on another timeline
--- is of other changes. $1 slot, $2 to $5 the expected timeline, commit, window and ordinal, $6 the
--- id of the process that must hold the claim; null when the WAL is read. $7 timeline, $8 commit, $9
--- resume, $10 window, $11 and $12 its snapshots, $13 the last row, $14 the pages that were read
--- last, $15 ordinal
+-- is of other changes. $1 slot, $2 to $7 the expected timeline, commit, window, ordinal, and number
+-- and id of the log's event, $8 the id of the process that must hold the claim; null when the WAL or
+-- a log is read. $9 timeline, $10 commit, $11 resume, $12 window, $13 and $14 its snapshots, $15 the
+-- last row, $16 the pages that were read last, $17 ordinal, $18 and $19 number and id of the log's
+-- event
 update walhook.checkpoint
-set timeline = $7, commit_lsn = $8, resume_lsn = $9, window_number = $10, window_from = $11, window_to = $12,
-    last_row = $13, read_pages = $14, ordinal = $15, updated_at = now(),
+set timeline = $9, commit_lsn = $10, resume_lsn = $11, window_number = $12, window_from = $13, window_to = $14,
+    last_row = $15, read_pages = $16, ordinal = $17, log_number = $18, log_event = $19, updated_at = now(),
     -- While the outbox is read, it does not matter what the publication streams.
-    publication_members = case when $10::bigint is null then publication_members end
+    publication_members = case when $12::bigint is null then publication_members end
 where slot = $1 and timeline = $2 and commit_lsn is not distinct from $3 and window_number is not distinct from $4
-    and ordinal is not distinct from $5 and ($6::uuid is null or reader = $6)
+    and ordinal is not distinct from $5 and log_number is not distinct from $6 and log_event is not distinct from $7
+    and ($8::uuid is null or reader = $8)
 
 -- name: claim
 -- Makes a process the only one that may advance the checkpoint: batches that others have read and

@@ -41,13 +41,13 @@ where user_id = $1 and id = $2 and sequence is not null
 
 -- name: insert
 -- $1 ids, $2 users, $3 kinds, $4 occurred, $5 commits, $6 ordinals, $7 labels, $8 data as text, $9
--- releases, $10 hashes of catalogue numbers, $11 tracks, $12 whether a repair found them
+-- releases, $10 hashes of catalogue numbers, $11 tracks, $12 whether a repair found each
 with counter as (
     update walhook.event_sequence set last = last + cardinality($1::uuid[]) returning last - cardinality($1::uuid[]) as first
 )
 insert into walhook.event (id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data, release_id, catalogue, track_id,
     repaired, sequence)
-select id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data::json, release_id, catalogue, track_id, $12,
+select id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data::json, release_id, catalogue, track_id, repaired,
     counter.first + number
 from counter
 cross join (
@@ -55,7 +55,8 @@ cross join (
     select unnest($1::uuid[]) as id, unnest($2::text[]) as user_id, unnest($3::text[]) as kind,
         unnest($4::timestamptz[]) as occurred_at, unnest($5::pg_lsn[]) as commit_lsn, unnest($6::bigint[]) as ordinal,
         unnest($7::bigint[]) as label_id, unnest($8::text[]) as data, unnest($9::bigint[]) as release_id,
-        unnest($10::bigint[]) as catalogue, unnest($11::bigint[]) as track_id, generate_subscripts($1::uuid[], 1) as number
+        unnest($10::bigint[]) as catalogue, unnest($11::bigint[]) as track_id, unnest($12::boolean[]) as repaired,
+        generate_subscripts($1::uuid[], 1) as number
 ) as raised
 
 -- name: insert_test

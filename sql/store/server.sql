@@ -28,6 +28,7 @@ select
     current_setting('server_encoding') as encoding,
     current_setting('synchronous_commit') as synchronous_commit,
     current_setting('synchronous_standby_names') <> '' as synchronous,
+    pg_postmaster_start_time() as started_at,
     clock_timestamp() as now
 
 -- name: one_snapshot

@@ -248,7 +248,7 @@ impl App {
     async fn prepare_capture(&self) -> anyhow::Result<()> {
         let checked = capture::preflight(
             &self.config.source,
-            self.config.source_url()?,
+            self.config.capture_url()?,
             &self.store,
             &self.health,
         );

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::capture::{self, CaptureError};
 use crate::clock::SystemClock;
-use crate::config::Config;
+use crate::config::{CaptureMode, Config};
 use crate::domain::delivery::lease_length;
 use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::Handoff;
@@ -51,9 +51,9 @@ enum PipelineError {
 
 impl CapturePipeline {
     /// Runs until shutdown. Starts again after a gap, a transient error in a switch of the mode, or
-    /// lost commits of the store, on a new timeline, and when another process has taken over.
+    /// lost commits of the store or of the log, on a new timeline, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
-        let url = self.config.source_url()?;
+        let url = self.config.capture_url()?;
         let mut logged_gap = None;
 
         loop {
@@ -75,7 +75,9 @@ impl CapturePipeline {
                         .report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
                     self.wait().await;
                 }
-                PipelineError::Capture(CaptureError::NewTimeline { .. }) => {
+                PipelineError::Capture(
+                    CaptureError::NewTimeline { .. } | CaptureError::LogMoved,
+                ) => {
                     tracing::info!(reason = %error, "reading again from the checkpoint");
                 }
                 PipelineError::Capture(CaptureError::StoreBehind(_))
@@ -112,14 +114,15 @@ impl CapturePipeline {
         let Config {
             source, delivery, ..
         } = &*self.config;
+        let reads_log = source.capture == CaptureMode::Log;
         let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
         let (durable, acknowledge) = watch::channel(None);
 
         let enqueue = Enqueue {
             store: self.store.clone(),
-            lookups: Lookups::new(url, source, self.store.clone()),
+            lookups: (!reads_log).then(|| Lookups::new(url, source, self.store.clone())),
             slot: source.slot.clone(),
-            ledger: source.ledger,
+            ledger: source.ledger && !reads_log,
             max_data: delivery.max_payload_bytes,
             handoff: self.handoff.clone(),
             lease_length: lease_length(delivery.timeout.0),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::capture;
 use crate::config::{CaptureMode, Config};
 use crate::domain::delivery::DeliveryClass;
 use crate::postgres;
@@ -32,6 +33,8 @@ pub struct Status {
     /// The databases that could not be read, and why.
     pub errors: Vec<Unreadable>,
     pub primary: Option<Primary>,
+    /// None if no log is read, or if it could not be read.
+    pub log: Option<Log>,
     pub store: Option<Stored>,
 }
 
@@ -48,6 +51,13 @@ pub struct Primary {
     pub slot: Option<SlotLag>,
     /// None with WAL capture.
     pub outbox: Option<OutboxBacklog>,
+}
+
+/// What the log's store knows.
+#[derive(Debug, Serialize)]
+pub struct Log {
+    /// The number of its last event.
+    pub last_event: u64,
 }
 
 /// What the store knows.
@@ -73,16 +83,23 @@ pub struct Stored {
 #[derive(Debug, Serialize)]
 pub struct Checkpoint {
     pub position: String,
+    /// The number of the log's event that was stored last. None if no log is read.
+    pub log_event: Option<u64>,
     /// Seconds since it last moved.
     pub age_seconds: f64,
 }
 
 /// Reads the state of both databases.
 pub async fn read(config: &Config) -> Status {
-    let (primary, store) = tokio::join!(in_time(read_primary(config)), in_time(read_store(config)));
+    let (primary, log, store) = tokio::join!(
+        in_time(read_primary(config)),
+        in_time(read_log(config)),
+        in_time(read_store(config))
+    );
 
     let mut errors = Vec::new();
-    let primary = readable("primary", primary, &mut errors);
+    let primary = readable("primary", primary, &mut errors).flatten();
+    let log = readable("log", log, &mut errors).flatten();
     let store = readable("store", store, &mut errors);
 
     Status {
@@ -91,6 +108,7 @@ pub async fn read(config: &Config) -> Status {
         counted_to: MOST,
         errors,
         primary,
+        log,
         store,
     }
 }
@@ -114,18 +132,31 @@ fn readable<T>(
     .ok()
 }
 
-async fn read_primary(config: &Config) -> anyhow::Result<Primary> {
-    let client = postgres::connect(config.source_url()?).await?;
+async fn read_primary(config: &Config) -> anyhow::Result<Option<Primary>> {
+    let connect = async || Ok::<_, anyhow::Error>(postgres::connect(config.source_url()?).await?);
+
     Ok(match config.source.capture {
-        CaptureMode::Wal => Primary {
-            slot: catalog::slot_lag(&client, &config.source.slot).await?,
+        CaptureMode::Wal => Some(Primary {
+            slot: catalog::slot_lag(&connect().await?, &config.source.slot).await?,
             outbox: None,
-        },
-        CaptureMode::Trigger => Primary {
+        }),
+        CaptureMode::Trigger => Some(Primary {
             slot: None,
-            outbox: Some(catalog::outbox_backlog(&client, None).await?),
-        },
+            outbox: Some(catalog::outbox_backlog(&connect().await?, None).await?),
+        }),
+        CaptureMode::Log => None,
     })
+}
+
+async fn read_log(config: &Config) -> anyhow::Result<Option<Log>> {
+    if config.source.capture != CaptureMode::Log {
+        return Ok(None);
+    }
+
+    let log = capture::log::open(config.capture_url()?)?;
+    Ok(Some(Log {
+        last_event: log.last_event().await?,
+    }))
 }
 
 async fn read_store(config: &Config) -> anyhow::Result<Stored> {
@@ -145,6 +176,7 @@ async fn read_store(config: &Config) -> anyhow::Result<Stored> {
         .zip(age_seconds)
         .map(|(checkpoint, age_seconds)| Checkpoint {
             position: checkpoint.progress.to_string(),
+            log_event: checkpoint.progress.log().map(|log| log.number),
             age_seconds,
         });
 

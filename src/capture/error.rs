@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::domain::gap::Gap;
 use crate::primary::error::PrimaryError;
+use crate::store::StoreError;
 use crate::telemetry::count_disk_fault;
 
 #[derive(Debug, thiserror::Error)]
@@ -39,11 +40,11 @@ pub enum CaptureError {
     )]
     PublicationInterrupted,
     #[error(
-        "another process reads the outbox of slot {0}: capture starts here when that process ends"
+        "another process reads the outbox or the log of slot {0}: capture starts here when that process ends"
     )]
     LeaseHeld(String),
     #[error(
-        "another process has read the outbox of slot {0} meanwhile: reading continues from its checkpoint"
+        "another process has read the outbox or the log of slot {0} meanwhile: reading continues from its checkpoint"
     )]
     Superseded(String),
     #[error(
@@ -65,6 +66,43 @@ pub enum CaptureError {
         table: String,
         key: &'static str,
     },
+    #[error("source.log_url: {0}")]
+    Log(StoreError),
+    #[error(
+        "source.log_url: {0}: run `walhook setup` with the configuration of the process that writes the log"
+    )]
+    LogNotSetUp(String),
+    #[error("the log store has closed the connection: reading continues when it is back")]
+    LogStops,
+    #[error(
+        "source.log_url and store.url lead to the same database: the store that reads a log needs its own"
+    )]
+    LogIsStore,
+    #[error(
+        "the log has no event that the store has too, so events between the two would be missed: let the process that writes the \
+         log run beside this store's until both have stored an event, then run `walhook setup` again"
+    )]
+    LogNotCommon,
+    #[error(
+        "source.log_url leads to a standby, which may lack the last events: give it all hosts of the log store and \
+         target_session_attrs=read-write"
+    )]
+    LogStandby,
+    /// Not read: a server that was replaced lacks what its successor has stored.
+    #[error(
+        "source.log_url leads to a server on timeline {found}, and the log was read on the later timeline {known}: a failover has \
+         replaced the server. Stop it, make it a standby or remove it from source.log_url; reading continues on its successor"
+    )]
+    LogReplaced { found: u32, known: u32 },
+    /// Events that were read already may not be part of the log any more: enqueue starts over too.
+    #[error(
+        "the log store has failed over: reading starts again from the last event that both stores have"
+    )]
+    LogMoved,
+    #[error(
+        "the log has an event {0}, which this version does not know: update this process, and it is read"
+    )]
+    LogNewer(String),
     #[error("the replication stream contains something unexpected: {0}")]
     Protocol(String),
 }
@@ -145,7 +183,15 @@ impl CaptureError {
     /// Returns the reason for readiness, which anybody may read: the whole message only if an
     /// operator has to act.
     pub fn readiness(&self) -> String {
-        match self.is_drift() || self.is_own_standby() || self.is_replaced() {
+        match self.is_drift()
+            || self.is_own_standby()
+            || self.is_replaced()
+            || matches!(
+                self,
+                CaptureError::LogStandby
+                    | CaptureError::LogReplaced { .. }
+                    | CaptureError::LogNewer(_)
+            ) {
             true => self.to_string(),
             false => "changes cannot be read now".to_owned(),
         }
@@ -163,6 +209,9 @@ impl CaptureError {
     pub fn is_transient(&self) -> bool {
         match self {
             CaptureError::Primary(error) => error.is_transient(),
+            CaptureError::Log(error) => {
+                !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_))
+            }
             CaptureError::PrimaryStops
             | CaptureError::SlotActive(_)
             | CaptureError::SlotLingers(_)
@@ -170,6 +219,10 @@ impl CaptureError {
             | CaptureError::Silent(_)
             | CaptureError::TimelineChanged
             | CaptureError::PublicationInterrupted
+            | CaptureError::LogStandby
+            | CaptureError::LogReplaced { .. }
+            | CaptureError::LogStops
+            | CaptureError::LogNewer(_)
             | CaptureError::HeartbeatLost(_) => true,
             _ => false,
         }

@@ -1,8 +1,10 @@
-//! Captures committed changes, from the WAL or from the outbox, as batches with checkpoints.
+//! Captures committed changes, from the WAL or from the outbox, or reads the events of a log, as
+//! batches with checkpoints.
 
 mod client;
 mod context;
 mod error;
+pub mod log;
 mod outbox;
 mod session;
 mod switch;
@@ -57,6 +59,10 @@ pub async fn run(
         shutdown,
     };
 
+    if config.capture == CaptureMode::Log {
+        return log::run(&context).await.map(drop);
+    }
+
     loop {
         let reads_outbox = store
             .checkpoint(&config.slot)
@@ -85,6 +91,10 @@ pub async fn preflight(
     store: &Store,
     health: &Health,
 ) -> Result<(), CaptureError> {
+    if config.capture == CaptureMode::Log {
+        return log::preflight(config, store).await;
+    }
+
     let gaps = GapLog::new(config, store, health);
     let client = crate::postgres::connect(url).await?;
     let stored = store.stored_checkpoint(&config.slot).await?;
@@ -93,6 +103,10 @@ pub async fn preflight(
         .is_some_and(|stored| stored.checkpoint.progress.is_outbox());
 
     if let Some(stored) = &stored {
+        if stored.checkpoint.progress.log().is_some() {
+            return Err(PrimaryError::LogIsRead.into());
+        }
+
         let found = catalog::lineage(&client).await?;
         lineage::verify(found, stored.checkpoint.lineage)?;
     }
@@ -123,7 +137,7 @@ pub async fn preflight(
         {
             outbox::verify(&client, config).await
         }
-        (CaptureMode::Trigger, false) => Err(PrimaryError::NotSetUp {
+        (CaptureMode::Trigger, false) | (CaptureMode::Log, _) => Err(PrimaryError::NotSetUp {
             slot: config.slot.clone(),
         }
         .into()),

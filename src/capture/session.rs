@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use metrics::gauge;
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
 
-use super::context::{CaptureContext, STAGE};
+use super::context::{CaptureContext, Ended, STAGE};
 use super::error::CaptureError;
 use crate::config::Source;
+use crate::domain::gap::Gap;
 use crate::retry::Backoff;
 use crate::telemetry::{self, Activity};
 
@@ -20,6 +22,15 @@ const STAND_BY: Duration = Duration::from_secs(1);
 /// After a session of this length, the waits between retries start over.
 const STABLE: Duration = Duration::from_secs(10);
 const LAG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A mode of capture that needs the lease.
+pub(super) trait Session: Send {
+    /// Takes the lease and reads over one connection until it ends.
+    fn run(
+        &mut self,
+        sessions: &mut Sessions<'_>,
+    ) -> impl Future<Output = Result<Ended, CaptureError>> + Send;
+}
 
 /// The sessions of one mode of capture.
 pub(super) struct Sessions<'a> {
@@ -47,6 +58,49 @@ impl<'a> Sessions<'a> {
             reading: Activity::new("reading changes"),
             blocked: Activity::new("reading changes"),
             stands_by: false,
+        }
+    }
+
+    /// Runs one session after the other, until shutdown or a permanent error. Then releases the
+    /// lease of `holder`.
+    pub async fn run_with_lease(
+        mut self,
+        holder: Uuid,
+        mut session: impl Session,
+    ) -> Result<Ended, CaptureError> {
+        let context = self.context;
+        let ended = context
+            .shutdown
+            .run_until_cancelled(self.repeat(&mut session))
+            .await;
+
+        // Enqueue may still store batches of this process: the claim on the checkpoint fences them.
+        if let Err(error) = context
+            .store
+            .release_capture_lease(&context.source.slot, holder)
+            .await
+        {
+            tracing::debug!(%error, "the capture lease could not be released; it expires");
+        }
+
+        ended.unwrap_or(Ok(Ended::Stopped))
+    }
+
+    async fn repeat(&mut self, session: &mut impl Session) -> Result<Ended, CaptureError> {
+        loop {
+            let started_at = Instant::now();
+            let error = match session.run(self).await {
+                Ok(ended) => return Ok(ended),
+                Err(error) => error,
+            };
+
+            if !error.is_transient() && !matches!(error.gap(), Some(Gap::OutboxLost(_))) {
+                return Err(error);
+            }
+
+            self.report(&error);
+            let wait = self.wait_after(&error, started_at.elapsed());
+            tokio::time::sleep(wait).await;
         }
     }
 

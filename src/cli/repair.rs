@@ -1,8 +1,10 @@
 //! `walhook repair`: finds and raises the events that were missed in a gap, and resumes capture.
 
-use super::CommandResult;
+use super::{CommandResult, print_steps};
+use crate::app::open_store;
 use crate::app::repair::{Report, repair};
-use crate::config::Config;
+use crate::capture;
+use crate::config::{CaptureMode, Config};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -16,6 +18,15 @@ pub struct Arguments {
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    if config.source.capture == CaptureMode::Log {
+        let store = open_store(config.store_url()?, 1).await?;
+        let Arguments { dry_run, force } = arguments;
+        let url = config.capture_url()?;
+        let done = capture::log::repair(&config.source, url, &store, force, dry_run).await?;
+
+        return print_steps(&done, "nothing was changed");
+    }
+
     let report = repair(&config, arguments.dry_run, arguments.force).await?;
     print!("{}", text(&report));
     Ok(true)

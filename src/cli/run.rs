@@ -20,7 +20,7 @@ pub struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Role {
-    /// Stream the primary's changes and store events
+    /// Read the primary's changes, or a log, and store events
     Capture,
     /// Send due deliveries to receivers
     Deliver,

@@ -3,7 +3,8 @@
 use anyhow::anyhow;
 
 use super::{CommandResult, print_steps, print_text};
-use crate::config::Config;
+use crate::capture;
+use crate::config::{CaptureMode, Config};
 use crate::domain::table::Table;
 use crate::lookup::{LookupError, try_queries};
 use crate::postgres::{self, ConnectError, Target, quote_identifier};
@@ -19,7 +20,16 @@ pub struct Arguments {
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    let url = config.source_url()?;
+    let url = config.capture_url()?;
+
+    if config.source.capture == CaptureMode::Log {
+        if arguments.print {
+            return print_text("-- A store that reads a log needs nothing on a primary.\n");
+        }
+
+        let done = capture::log::setup(&config.source, url, config.store_url()?).await?;
+        return print_steps(&done, "everything is set up");
+    }
 
     if arguments.print {
         return print(&config, url).await;

@@ -74,11 +74,18 @@ fn text(status: &Status, config: &Config) -> String {
     );
 
     if let Some(store) = &status.store {
-        lines.extend(processes(&store.processes, status.primary.as_ref()));
+        lines.extend(processes(&store.processes, status));
     }
 
     if let Some(primary) = &status.primary {
         lines.push(capture(primary, config));
+    }
+
+    if let Some(log) = &status.log {
+        let behind = behind_log(status).map_or_else(String::new, |behind| {
+            format!(", {behind} of them not read yet")
+        });
+        lines.push(("log", format!("{} events{behind}", log.last_event)));
     }
 
     if let Some(store) = &status.store {
@@ -98,7 +105,7 @@ fn text(status: &Status, config: &Config) -> String {
 }
 
 /// A line for each process: where it runs, its roles, and how far behind it is if it captures.
-fn processes(processes: &[Process], primary: Option<&Primary>) -> Vec<(&'static str, String)> {
+fn processes(processes: &[Process], status: &Status) -> Vec<(&'static str, String)> {
     const SUBJECT: &str = "processes";
 
     if processes.is_empty() {
@@ -112,7 +119,7 @@ fn processes(processes: &[Process], primary: Option<&Primary>) -> Vec<(&'static 
         let mut line = format!("{} ({address}) {} {roles}", process.name, process.version);
 
         if process.captures {
-            line.push_str(&format!(": {}", reading(primary)));
+            line.push_str(&format!(": {}", reading(status)));
         } else if process.has_role("capture") {
             line.push_str(": stands by");
         }
@@ -131,12 +138,17 @@ fn processes(processes: &[Process], primary: Option<&Primary>) -> Vec<(&'static 
 }
 
 /// What the process does that was the last one to claim to read the changes.
-fn reading(primary: Option<&Primary>) -> String {
+fn reading(status: &Status) -> String {
+    let primary = status.primary.as_ref();
     let slot = primary.and_then(|primary| primary.slot.as_ref());
     let outbox = primary.and_then(|primary| primary.outbox.as_ref());
     let behind = slot
         .filter(|slot| slot.active)
         .and_then(|slot| slot.unacknowledged);
+
+    if let Some(behind) = behind_log(status) {
+        return format!("reads the log, {behind} events behind");
+    }
 
     match (behind, outbox) {
         (Some(behind), _) => format!("captures, {} behind", bytes(behind)),
@@ -145,12 +157,22 @@ fn reading(primary: Option<&Primary>) -> String {
     }
 }
 
+/// Returns how many events of the log the store does not have yet. None if no log is read.
+fn behind_log(status: &Status) -> Option<u64> {
+    let stored = status.store.as_ref()?.checkpoint.as_ref()?.log_event?;
+    Some(status.log.as_ref()?.last_event.saturating_sub(stored))
+}
+
 fn capture(primary: &Primary, config: &Config) -> (&'static str, String) {
     let name = &config.source.slot;
 
     match (config.source.capture, &primary.slot, &primary.outbox) {
-        (CaptureMode::Wal, None, _) => ("slot", format!("{name} is missing: see `walhook check`")),
-        (CaptureMode::Wal, Some(slot), _) => ("slot", format!("{name}: {}", slot_text(slot))),
+        (CaptureMode::Wal | CaptureMode::Log, None, _) => {
+            ("slot", format!("{name} is missing: see `walhook check`"))
+        }
+        (CaptureMode::Wal | CaptureMode::Log, Some(slot), _) => {
+            ("slot", format!("{name}: {}", slot_text(slot)))
+        }
         (CaptureMode::Trigger, _, None) => ("outbox", "missing: see `walhook check`".to_owned()),
         (CaptureMode::Trigger, _, Some(outbox)) => {
             let oldest = duration(outbox.age);

@@ -1,8 +1,9 @@
 //! `walhook teardown`: removes everything that Walhook created on the primary.
 
 use super::{CommandResult, confirmed, print_steps, print_text};
-use crate::config::{Config, without_password};
-use crate::primary::uninstall::{owner_statements, teardown};
+use crate::config::{CaptureMode, Config, without_password};
+use crate::primary::uninstall::{owner_statements, teardown, teardown_store};
+use crate::store::Store;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -18,8 +19,13 @@ pub struct Arguments {
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    let source = config.source_url()?;
+    let source = config.capture_url()?;
     let store = config.store_url()?;
+    let reads_log = config.source.capture == CaptureMode::Log;
+
+    if arguments.print && reads_log {
+        return print_text("-- A store that reads a log has nothing on a primary.\n");
+    }
 
     if arguments.print {
         return print_text(&owner_statements(&config.source, source, store).await?);
@@ -30,17 +36,27 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         return Ok(false);
     }
 
+    if reads_log {
+        let store = Store::open(store, 1)?;
+        let done = teardown_store(&config.source, &store, arguments.store).await?;
+        let done: Vec<String> = done.into_iter().collect();
+        return print_steps(&done, "the checkpoint is deleted");
+    }
+
     let done = teardown(&config.source, source, store, arguments.store).await?;
     print_steps(&done, "nothing is left to remove")
 }
 
 fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -> String {
-    let mut text = format!(
-        "Drop slot {} and publication {} on {}, and delete the checkpoint",
-        config.source.slot,
-        config.source.publication,
-        without_password(source)
-    );
+    let mut text = match config.source.capture {
+        CaptureMode::Wal | CaptureMode::Trigger => format!(
+            "Drop slot {} and publication {} on {}, and delete the checkpoint",
+            config.source.slot,
+            config.source.publication,
+            without_password(source)
+        ),
+        CaptureMode::Log => "Delete the checkpoint".to_owned(),
+    };
 
     if arguments.store {
         text.push_str(&format!(

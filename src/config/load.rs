@@ -11,13 +11,14 @@ use secrecy::ExposeSecret;
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
-use super::{Config, access, ui};
+use super::{CaptureMode, Config, access, ui};
 use crate::domain::text::MAX_BODY;
 
 const PREFIX: &str = "WALHOOK_";
 /// Keys whose value may be read from a file, named by `WALHOOK_…_FILE`.
-const SECRET_KEYS: [&str; 9] = [
+const SECRET_KEYS: [&str; 10] = [
     "source.url",
+    "source.log_url",
     "store.url",
     "secrets.master_key",
     "mail.smtp_url",
@@ -245,6 +246,8 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
         return fail(problem);
     }
 
+    config.check_log().map_err(ConfigError::Invalid)?;
+
     if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
         return fail(format!(
             "http.base_path: `{}` must begin with a slash",
@@ -319,10 +322,45 @@ impl Config {
         })
     }
 
+    /// Returns the URL from which changes or events are read. The error says how to set it.
+    pub fn capture_url(&self) -> Result<&str, ConfigError> {
+        match (self.source.capture, &self.source.log_url) {
+            (CaptureMode::Wal | CaptureMode::Trigger, _) => self.source_url(),
+            (CaptureMode::Log, Some(url)) => Ok(url.expose_secret()),
+            (CaptureMode::Log, None) => Err(ConfigError::Invalid(
+                "source.capture is \"log\" and source.log_url is not set: set WALHOOK_SOURCE__LOG_URL to the store whose events are \
+                 read, such as postgres://walhook@log1,log2/walhook?target_session_attrs=read-write"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Checks the settings that must agree if a log is read, or is not.
+    fn check_log(&self) -> Result<(), String> {
+        let reads_log = self.source.capture == CaptureMode::Log;
+
+        if !reads_log && self.source.log_url.is_some() {
+            return Err(
+                "source.log_url is set and source.capture is not \"log\": set that, or remove source.log_url".into(),
+            );
+        }
+
+        if reads_log && self.mail.smtp_url.is_some() && self.source.url.is_none() {
+            return Err(
+                "mail.smtp_url is set and source.url is not: owners' e-mail addresses are looked up on the primary".into(),
+            );
+        }
+
+        Ok(())
+    }
+
     /// Returns the store's URL, which is the primary's if it is not set.
     pub fn store_url(&self) -> Result<&str, ConfigError> {
         match &self.store.url {
             Some(url) => Ok(url.expose_secret()),
+            None if self.source.capture == CaptureMode::Log => Err(ConfigError::Invalid(
+                "store.url is not set: a store that reads a log needs its own database".into(),
+            )),
             None => self.source_url(),
         }
     }

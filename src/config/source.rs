@@ -17,9 +17,16 @@ section! { Source:
     url: Option<SecretString>,
     /// How changes are captured.
     capture: CaptureMode = CaptureMode::Wal,
-    /// How often an idle outbox is polled (trigger capture only).
+    /// URL of the store whose events are read with `capture = "log"`: another store, which
+    /// `walhook run --roles capture` fills. Name all of its hosts, with
+    /// `target_session_attrs=read-write`.
+    #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = &"postgres://walhook@log1.internal,log2.internal/walhook?target_session_attrs=read-write")]
+    log_url: Option<SecretString>,
+    /// How often an idle outbox, or an idle log, is polled (trigger capture, and `capture = "log"`).
     poll_interval: Period = Period(Duration::from_millis(100)),
-    /// Name of the replication slot. Two installations on one server need two names.
+    /// Name of the replication slot. Two installations on one server need two names. With
+    /// `capture = "log"`, it only names the checkpoint.
     slot: String = "walhook".into(),
     /// Name of the publication.
     publication: String = "walhook".into(),
@@ -68,6 +75,9 @@ pub enum CaptureMode {
     Wal,
     /// Triggers that write an outbox, for primaries without logical replication.
     Trigger,
+    /// Events are read from the store at `source.log_url`, where another process has stored them.
+    /// Nothing is read from the primary, except owners' e-mail addresses from `source.url`.
+    Log,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

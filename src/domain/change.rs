@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::event::Event;
 use super::extra::Extra;
 use super::lsn::Lineage;
 use super::position::{Checkpoint, Position};
@@ -349,20 +350,38 @@ impl ChangeRecord {
     }
 }
 
-/// Consecutive changes and the checkpoint to store with their events. The changes may be empty.
+/// Consecutive changes, or events of a log, and the checkpoint to store with them. Both may be
+/// empty.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub changes: Vec<Change>,
+    /// Events that were derived by the process that writes the log. Then there are no changes.
+    pub derived: Vec<Event>,
     pub checkpoint: Checkpoint,
     /// The transaction of the last change. Lookups wait until it is visible: a change can arrive a
     /// moment before other sessions see it.
     pub transaction: Option<u32>,
     /// The claim on the checkpoint under which the outbox was read: two processes give the same
-    /// number to different windows. None if the WAL was read.
+    /// number to different windows. None if the WAL or a log was read.
     pub reader: Option<Uuid>,
 }
 
 impl Batch {
+    /// Returns the number of changes or events.
+    pub fn size(&self) -> usize {
+        self.changes.len() + self.derived.len()
+    }
+
+    /// Returns the times of the first and of the last commit. None for an empty batch.
+    pub fn committed(&self) -> Option<(Timestamp, Timestamp)> {
+        let changes = self.changes.iter().map(|change| change.committed_at);
+        let derived = self.derived.iter().map(|event| event.occurred_at);
+        let mut all = changes.chain(derived);
+
+        let first = all.next()?;
+        Some((first, all.next_back().unwrap_or(first)))
+    }
+
     /// Returns whether the batch's positions are valid on the stored checkpoint's timeline. A
     /// reader of the WAL moves the stored checkpoint to a new timeline before it reads from it. A
     /// batch of the outbox may be the first one on a new timeline.
@@ -379,8 +398,10 @@ impl Batch {
     /// Returns whether this batch continues where `earlier` ends.
     pub fn follows(&self, earlier: &Batch) -> bool {
         let Checkpoint { lineage, progress } = &earlier.checkpoint;
-        let is_stored = match self.changes.first() {
-            Some(change) => progress.includes(&change.position),
+        let changes = self.changes.first().map(|change| &change.position);
+        let derived = self.derived.first().map(|event| &event.position);
+        let is_stored = match changes.or(derived) {
+            Some(position) => progress.includes(position),
             None => progress.has_reached(&self.checkpoint.progress),
         };
 
@@ -422,6 +443,7 @@ mod tests {
         let checkpoint = Checkpoint { lineage, progress };
         Batch {
             changes: first.map(change).into_iter().collect(),
+            derived: Vec::new(),
             checkpoint,
             transaction: None,
             reader: None,

@@ -114,6 +114,8 @@ pub struct Event {
     pub label: Option<i64>,
     pub occurred_at: Timestamp,
     pub position: Position,
+    /// Whether a repair found it by comparison, after a gap.
+    pub repaired: bool,
     /// The `data` object, serialised once: every attempt sends the same bytes.
     pub data: Arc<str>,
 }
@@ -177,6 +179,8 @@ pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uui
                 .chain_update(transaction.to_be_bytes()),
             ordinal,
         ),
+        // The events of a log have ids: no change has such a position.
+        Position::Log { number, .. } => (cluster.chain_update("log"), number),
     };
 
     let digest = transaction

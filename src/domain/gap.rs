@@ -1,4 +1,6 @@
-//! Gaps: changes that the stream can no longer deliver.
+//! Gaps: changes that the stream can no longer deliver, and events that a log no longer has.
+
+use uuid::Uuid;
 
 use super::lsn::Lsn;
 
@@ -70,12 +72,32 @@ pub enum Gap {
         "the primary's transaction ids are lower than those already read: the primary was restored to an earlier state"
     )]
     OutboxBehind,
+    #[error(
+        "the log no longer has {missed} events after event {after}: they were dropped after its retention.days, or erased, before \
+         they were read; reading continues with those that it has"
+    )]
+    LogExpired { missed: u64, after: u64 },
+    #[error(
+        "source.log_url leads to the log of another installation: its store id is {found}, and {known} was read before"
+    )]
+    LogForeign { known: Uuid, found: Uuid },
 }
 
 impl Gap {
     pub const WAL_MISSING: &str = "wal_missing";
     pub const STORE_BEHIND: &str = "store_behind";
     pub const TRIGGER_FAILED: &str = "trigger_failed";
+
+    /// Returns what an operator has to do.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Gap::LogForeign { .. } => {
+                "point it back, then run `walhook repair`; or run `walhook repair --force` to read this log from now on"
+            }
+            Gap::LogExpired { .. } => "`walhook repair` closes the gap",
+            _ => "`walhook repair` finds the events that were missed",
+        }
+    }
 
     /// Returns the name under which the gap is stored. A slot has at most one open gap per reason.
     pub fn reason(&self) -> &'static str {
@@ -98,6 +120,8 @@ impl Gap {
             Gap::OutboxLost(_) => "outbox_lost",
             Gap::OutboxForked { .. } => "outbox_forked",
             Gap::OutboxBehind => "outbox_behind",
+            Gap::LogExpired { .. } => "log_expired",
+            Gap::LogForeign { .. } => "log_foreign",
         }
     }
 }

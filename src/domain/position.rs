@@ -1,17 +1,19 @@
-//! Positions of changes in the WAL or in the outbox, and checkpoints.
+//! Positions of changes in the WAL or in the outbox, of events in a log, and checkpoints.
 //!
 //! Capture can switch between the WAL and the outbox. Window numbers continue from the WAL position
 //! at the switch and grow more slowly than the WAL does, so positions of the two compare by number
-//! across a switch.
+//! across a switch. A position in a log is the number of an event, on a scale of its own.
 
 use std::fmt;
 use std::sync::Arc;
+
+use uuid::Uuid;
 
 use super::lsn::{Lineage, Lsn};
 use super::read_pages::ReadPages;
 use super::window::Window;
 
-/// The position of a change in the WAL or in the outbox.
+/// The position of a change in the WAL or in the outbox, or of an event in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// Transactions arrive in commit order. Inside a transaction an ordinal is used, because the
@@ -32,6 +34,12 @@ pub enum Position {
         /// The row's sequence number in the outbox.
         ordinal: u64,
     },
+    Log {
+        /// The number of the event in the log.
+        number: u64,
+        /// The commit that raised it, as far as the log knows it.
+        commit: Option<Lsn>,
+    },
 }
 
 impl Position {
@@ -40,12 +48,20 @@ impl Position {
         match self {
             Position::Wal { commit, .. } => Some(*commit),
             Position::Outbox { .. } => None,
+            Position::Log { commit, .. } => *commit,
         }
     }
 
+    /// Returns the ordinal. For an event of a log, its number there.
     pub const fn ordinal(&self) -> u64 {
-        let (Position::Wal { ordinal, .. } | Position::Outbox { ordinal, .. }) = self;
-        *ordinal
+        let (Position::Wal {
+            ordinal: number, ..
+        }
+        | Position::Outbox {
+            ordinal: number, ..
+        }
+        | Position::Log { number, .. }) = self;
+        *number
     }
 
     /// Returns the sort key. The timeline and the transaction are not part of it: they follow from
@@ -58,6 +74,7 @@ impl Position {
             Position::Outbox {
                 window, ordinal, ..
             } => (*window, Through::Ordinal(*ordinal)),
+            Position::Log { number, .. } => (*number, Through::End),
         }
     }
 }
@@ -90,6 +107,18 @@ pub enum Progress {
         /// The pages that were read last.
         read: Arc<ReadPages>,
     },
+    Log(LogProgress),
+}
+
+/// How far a log is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogProgress {
+    /// The id of the store that has the log.
+    pub store: Uuid,
+    /// The number of the event that was stored last. Zero is the beginning.
+    pub number: u64,
+    /// That event's id. None at the beginning, and if the log no longer had it.
+    pub event: Option<Uuid>,
 }
 
 impl Progress {
@@ -103,11 +132,11 @@ impl Progress {
         self.key() >= other.key()
     }
 
-    /// Returns the LSN from which streaming restarts. None while the outbox is read.
+    /// Returns the LSN from which streaming restarts. None while the outbox or a log is read.
     pub const fn resume(&self) -> Option<Lsn> {
         match self {
             Progress::Wal { resume, .. } => Some(*resume),
-            Progress::Outbox { .. } => None,
+            Progress::Outbox { .. } | Progress::Log(_) => None,
         }
     }
 
@@ -126,17 +155,34 @@ impl Progress {
         matches!(self, Progress::Outbox { .. })
     }
 
-    /// Returns the number of the commit or of the window, on the scale that both share.
+    /// Returns the progress in a log. None if none is read.
+    pub const fn log(&self) -> Option<LogProgress> {
+        match self {
+            Progress::Log(log) => Some(*log),
+            Progress::Wal { .. } | Progress::Outbox { .. } => None,
+        }
+    }
+
+    /// Returns the number of the commit or of the window, on the scale that both share, or of the
+    /// event.
     pub const fn number(&self) -> u64 {
         match self {
             Progress::Wal { commit, .. } => commit.0,
             Progress::Outbox { window, .. } => window.number,
+            Progress::Log(log) => log.number,
+        }
+    }
+
+    /// Returns how much of the last transaction or window is stored. An event is stored whole.
+    pub const fn through(&self) -> Through {
+        match self {
+            Progress::Wal { through, .. } | Progress::Outbox { through, .. } => *through,
+            Progress::Log(_) => Through::End,
         }
     }
 
     const fn key(&self) -> (u64, Through) {
-        let (Progress::Wal { through, .. } | Progress::Outbox { through, .. }) = self;
-        (self.number(), *through)
+        (self.number(), self.through())
     }
 }
 
@@ -145,6 +191,7 @@ impl fmt::Display for Progress {
         match self {
             Progress::Wal { resume, .. } => resume.fmt(f),
             Progress::Outbox { last_row, .. } => write!(f, "outbox row {last_row}"),
+            Progress::Log(log) => write!(f, "event {} of the log", log.number),
         }
     }
 }

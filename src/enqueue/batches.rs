@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::domain::change::Batch;
 
-/// The most changes in one transaction.
+/// The most changes, or events of a log, in one transaction.
 const MAX_CHANGES: usize = 1_500;
 
 pub(super) struct Batches {
@@ -43,7 +43,7 @@ impl Batches {
             None => self.receiver.recv().await?,
         };
 
-        while batch.changes.len() < MAX_CHANGES {
+        while batch.size() < MAX_CHANGES {
             let Ok(more) = self.receiver.try_recv() else {
                 break;
             };
@@ -54,6 +54,7 @@ impl Batches {
             }
 
             batch.changes.extend(more.changes);
+            batch.derived.extend(more.derived);
             batch.checkpoint = more.checkpoint;
             batch.transaction = more.transaction.or(batch.transaction);
             batch.reader = more.reader;

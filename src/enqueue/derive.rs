@@ -117,14 +117,18 @@ pub struct Derivation {
 }
 
 impl Derivation {
-    /// Derives the changes that the checkpoint does not include.
+    /// Derives the changes that the checkpoint does not include. Takes the events of a log as they
+    /// are.
     pub fn new(batch: &Batch, from: &Checkpoint, max_data: usize) -> Derivation {
         let stored = from.progress.clone();
         let next = batch
             .changes
             .partition_point(|change| stored.includes(&change.position));
+        let derived = batch.derived.iter();
+        let events = derived.filter(|event| !stored.includes(&event.position));
         let raised = Raised {
             max_data,
+            events: events.cloned().collect(),
             ..Raised::default()
         };
 
@@ -350,6 +354,7 @@ fn derive_one(
                     label: derived.label,
                     occurred_at: change.committed_at,
                     position: change.position,
+                    repaired: false,
                     data: bounded_data(derived.data, raised.max_data),
                 });
             }

@@ -15,7 +15,7 @@ pub mod unrouted;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use metrics::gauge;
+use metrics::{counter, gauge};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,7 @@ use crate::store::delivery::NewLease;
 use crate::store::enqueue::{claim_distributed, prepare_inserts};
 use crate::store::ignored::add_ignored;
 use crate::store::ledger::{change_ledger, forget_ledger};
+use crate::store::log::{notify_readers, stored_events};
 use crate::store::lookup_rows::{change_addons, change_lookup_rows};
 use crate::store::unrouted::insert_unrouted;
 use crate::store::{GenericClient, Store, StoreError};
@@ -63,7 +64,8 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// The stage that stores events.
 pub struct Enqueue<C> {
     pub store: Store,
-    pub lookups: Lookups,
+    /// None if a log is read, whose events are derived.
+    pub lookups: Option<Lookups>,
     pub slot: String,
     /// Whether the ledger is kept.
     pub ledger: bool,
@@ -113,7 +115,7 @@ impl<C: Clock> Enqueue<C> {
                 return Ok(());
             }
 
-            let lag = batch.changes.last().map(|last| self.lag(last.committed_at));
+            let lag = batch.committed().map(|(_, last)| self.lag(last));
             let _ = failpoint!("events_committed_capture_not_notified");
             durable.send_replace(Some(batch.checkpoint));
 
@@ -128,7 +130,12 @@ impl<C: Clock> Enqueue<C> {
     /// first event does not wait for them.
     async fn warm_up(&mut self) -> Result<(), EnqueueError> {
         let Enqueue { lookups, store, .. } = self;
-        let lookups = async { lookups.warm_up().await.map_err(EnqueueError::from) };
+        let lookups = async {
+            match lookups {
+                Some(lookups) => Ok::<_, EnqueueError>(lookups.warm_up().await?),
+                None => Ok(()),
+            }
+        };
         let store = async { Ok(store.prepare_enqueue().await?) };
 
         tokio::try_join!(lookups, store)?;
@@ -218,9 +225,8 @@ impl<C: Clock> Enqueue<C> {
     ) -> Result<(), EnqueueError> {
         let started_at = Instant::now();
         let lag = batch
-            .changes
-            .first()
-            .map_or(Duration::ZERO, |oldest| self.lag(oldest.committed_at));
+            .committed()
+            .map_or(Duration::ZERO, |(oldest, _)| self.lag(oldest));
         let mut ticks =
             tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
         let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, derivation, limit));
@@ -270,13 +276,15 @@ impl<C: Clock> Enqueue<C> {
 
         // Another process has stored a part of the batch.
         derivation.take_if(|derivation| derivation.stored != checkpoint.progress);
-        self.lookups
-            .set_incomplete(self.health.is_unhealthy(GAP))
-            .await?;
-
         let derivation =
             derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint, self.max_data));
-        derivation.finish(&mut self.lookups, batch).await?;
+
+        if let Some(lookups) = &mut self.lookups {
+            lookups
+                .set_incomplete(self.health.is_unhealthy(GAP))
+                .await?;
+            derivation.finish(lookups, batch).await?;
+        }
 
         let is_first = known.is_none();
         let store = self.store.clone();
@@ -311,6 +319,7 @@ impl<C: Clock> Enqueue<C> {
             ..
         } = raised;
 
+        let has_events = !events.is_empty();
         let transaction = self.store.pipelined_transaction().await?;
 
         // Needs no round trip on a connection that has prepared them. The commit can then be sent
@@ -327,17 +336,20 @@ impl<C: Clock> Enqueue<C> {
         // Statements that need no answer are sent at once, the others while the server executes
         // them.
         let raise = async {
-            let (advanced, subscriptions, first_time) = tokio::try_join!(
+            let (advanced, subscriptions, first_time, repeated) = tokio::try_join!(
                 biased;
                 advance_checkpoint(&*transaction, &self.slot, from, &batch.checkpoint, batch.reader),
                 subscriptions_of(&*transaction, events, true),
                 claim_distributed(&*transaction, distributed),
+                stored_events(&*transaction, events),
             )?;
             if !advanced {
                 return Err(EnqueueError::Superseded(self.slot.clone()));
             }
 
             once.keep_first(events, first_time);
+            events.retain(|event| !repeated.contains(&event.id));
+            counter!(telemetry::LOG_REPEATED).increment(repeated.len() as u64);
             failpoint!("checkpoint_advanced_events_not_inserted")?;
 
             // Sent last: a statement after it would not be part of the transaction.
@@ -356,6 +368,7 @@ impl<C: Clock> Enqueue<C> {
             let ledger = self.ledger.then_some(&*ledger);
             tokio::try_join!(
                 biased;
+                self.wake_readers(&*transaction, has_events),
                 insert_unrouted(&*transaction, unrouted),
                 add_ignored(&*transaction, ignored),
                 change_addons(&*transaction, addons),
@@ -374,6 +387,19 @@ impl<C: Clock> Enqueue<C> {
         count(events, unrouted, ignored);
 
         Ok(())
+    }
+
+    /// Wakes the processes that read this store's events as a log. A process that delivers has no
+    /// reason to: its store is no log.
+    async fn wake_readers(
+        &self,
+        transaction: &impl GenericClient,
+        has_events: bool,
+    ) -> Result<(), StoreError> {
+        match has_events && self.handoff.is_none() {
+            true => notify_readers(transaction).await,
+            false => Ok(()),
+        }
     }
 
     /// Logs and traces stored events.

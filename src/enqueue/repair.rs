@@ -46,16 +46,21 @@ impl RepairEnqueue {
         transaction: &Transaction<'_>,
         changes: &[Change],
     ) -> Result<Repaired, EnqueueError> {
-        let raised = derive_found(&mut self.lookups, changes, self.lineage, self.max_data).await?;
-        self.store(transaction, raised, true).await
+        let mut raised =
+            derive_found(&mut self.lookups, changes, self.lineage, self.max_data).await?;
+
+        for event in &mut raised.events {
+            event.repaired = true;
+        }
+
+        self.store(transaction, raised).await
     }
 
-    /// Stores derived events. `repaired` marks those that a comparison has found.
+    /// Stores derived events.
     pub(super) async fn store(
         &self,
         transaction: &Transaction<'_>,
         mut raised: Raised,
-        repaired: bool,
     ) -> Result<Repaired, EnqueueError> {
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.once.keep_first(&mut raised.events, first_time);
@@ -75,7 +80,7 @@ impl RepairEnqueue {
         }
 
         if !self.dry_run {
-            insert(transaction, &raised.events, &fanned_out, None, repaired).await?;
+            insert(transaction, &raised.events, &fanned_out, None).await?;
             sequences::store(transaction, &numbers.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
             add_ignored(transaction, &raised.ignored).await?;

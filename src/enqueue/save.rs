@@ -90,7 +90,7 @@ pub async fn store_events(
     let mut parked = HashSet::new();
 
     for part in parts {
-        parked.extend(insert(transaction, part, &fan_out(part), Some(lease), false).await?);
+        parked.extend(insert(transaction, part, &fan_out(part), Some(lease)).await?);
     }
 
     let fanned_out = fan_out(last);
@@ -98,7 +98,7 @@ pub async fn store_events(
 
     let (last, (), ()) = tokio::try_join!(
         biased;
-        insert(transaction, last, &fanned_out, Some(lease), false),
+        insert(transaction, last, &fanned_out, Some(lease)),
         sequences::store(transaction, &numbers),
         commit
     )?;
@@ -116,18 +116,16 @@ pub async fn store_events(
     Ok(())
 }
 
-/// Inserts events with their deliveries. Returns the deliveries that wait for others. `repaired`
-/// marks events that a repair found.
+/// Inserts events with their deliveries. Returns the deliveries that wait for others.
 pub(super) async fn insert(
     transaction: &impl GenericClient,
     events: &[Event],
     fanned_out: &FannedOut,
     lease: Option<NewLease>,
-    repaired: bool,
 ) -> Result<Vec<Uuid>, StoreError> {
     let ((), parked, ()) = tokio::try_join!(
         biased;
-        enqueue::insert_events(transaction, events, repaired),
+        enqueue::insert_events(transaction, events),
         delivery::insert(transaction, &fanned_out.deliveries, lease),
         enqueue::insert_missed(transaction, &fanned_out.missed),
     )?;

@@ -28,7 +28,7 @@ pub(super) async fn sieve(
 
     let events = refused(store, &raised.events, async |transaction, events| {
         subscriptions_of(transaction, events, false).await?;
-        insert_events(transaction, events, false).await
+        insert_events(transaction, events).await
     });
     let events = events.await?;
     let mut count = events.len();

@@ -91,7 +91,7 @@ impl RepairEnqueue {
         }
 
         // Without a commit, the unrouted event stays.
-        match self.store(&transaction, raised, false).await {
+        match self.store(&transaction, raised).await {
             Err(EnqueueError::Store(error)) if error.refuses_data() => {
                 return Ok(Rerouted::Unrouted("store_refused".to_owned()));
             }

@@ -7,12 +7,15 @@ mod parameters;
 pub(crate) mod row;
 mod tls;
 
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::sql::{quote_identifier, quote_literal, quote_qualified};
@@ -134,6 +137,56 @@ impl Target {
 /// Opens a connection. A background task drives it until the client is dropped.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
     Target::parse(url)?.connect().await
+}
+
+/// Opens a connection on which the server reports notifications of a channel. Each one wakes the
+/// task that waits for `wake`.
+pub(crate) async fn listen(
+    url: &str,
+    channel: &str,
+    wake: Arc<Notify>,
+) -> Result<Client, ConnectError> {
+    let target = Target::parse(url)?;
+    let connect = async {
+        let client = match target.connector()? {
+            None => {
+                let (client, connection, _) = hosts::connect(&target.config, NoTls).await?;
+                tokio::spawn(wake_on_notifications(connection, wake));
+                client
+            }
+            Some(tls) => {
+                let (client, connection, _) = hosts::connect(&target.config, tls).await?;
+                tokio::spawn(wake_on_notifications(connection, wake));
+                client
+            }
+        };
+
+        client.batch_execute(&format!("listen {channel}")).await?;
+        Ok(client)
+    };
+
+    tokio::time::timeout(CONNECT_TIMEOUT * 2, connect)
+        .await
+        .unwrap_or(Err(ConnectError::Timeout(CONNECT_TIMEOUT * 2)))
+}
+
+async fn wake_on_notifications<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    wake: Arc<Notify>,
+) where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+        match message {
+            Ok(AsyncMessage::Notification(_)) => wake.notify_one(),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(error = %describe(&error), "a Postgres connection ended");
+                return;
+            }
+        }
+    }
 }
 
 /// Like [`connect`]. Returns also the target with only the host that was connected to, for further

@@ -23,7 +23,7 @@ pub enum PrimaryError {
     Replication(#[from] ReplicationError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("{0}; `walhook repair` finds the events that were missed")]
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
     Gap(Gap),
     /// Findings because of which `walhook setup` refuses, one per line.
     #[error("{}", .0.iter().map(Finding::message).collect::<Vec<_>>().join("\n"))]
@@ -62,6 +62,10 @@ pub enum PrimaryError {
          switch to the WAL"
     )]
     OutboxIsRead,
+    #[error(
+        "the store reads the log of another store: set source.capture = \"log\", or to capture from a primary, use a store of its own"
+    )]
+    LogIsRead,
     #[error(
         "a switch to the WAL is prepared: start `walhook run` with source.capture = \"wal\" to complete it"
     )]

@@ -26,6 +26,7 @@ pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<St
     match source.capture {
         CaptureMode::Wal => wal(source, url, store_url).await,
         CaptureMode::Trigger => triggers::setup(source, url, store_url).await,
+        CaptureMode::Log => Err(PrimaryError::LogIsRead),
     }
 }
 

@@ -36,7 +36,6 @@ pub async fn teardown(
     // The store has the earlier replica identities: without it nothing could be restored, so fail
     // before anything is changed.
     let store = Store::open(store_url, 2)?;
-    let has_schema = store.has_schema().await?;
     let triggers = trigger_state(&client).await?;
 
     verify_owner(&client, source, &store, &triggers).await?;
@@ -49,8 +48,18 @@ pub async fn teardown(
     }
 
     failpoint!("primary_restored_checkpoint_not_deleted")?;
+    done.extend(teardown_store(source, &store, drop_store).await?);
 
-    if has_schema {
+    Ok(done)
+}
+
+/// Deletes the checkpoint and, with `drop_store`, the store's schema. Returns what it did.
+pub async fn teardown_store(
+    source: &Source,
+    store: &Store,
+    drop_store: bool,
+) -> Result<Option<String>> {
+    if store.has_schema().await? {
         store.forget_checkpoint(&source.slot).await?;
     }
 
@@ -58,10 +67,10 @@ pub async fn teardown(
 
     if drop_store && store.drop_schema().await? {
         failpoint!("schema_dropped_answer_not_received")?;
-        done.push("store: schema walhook dropped".into());
+        return Ok(Some("store: schema walhook dropped".into()));
     }
 
-    Ok(done)
+    Ok(None)
 }
 
 /// Returns the SQL with which the owners of the tables and of the publication remove what is

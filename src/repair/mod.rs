@@ -109,12 +109,14 @@ impl<'a> Repair<'a> {
                 lease = Some(stop_reading(source, store).await?);
                 diagnose_triggers(&client, source, store, force).await?
             }
+            CaptureMode::Log => return Err(PrimaryError::LogIsRead),
         };
 
         let (snapshot, begins) = match source.capture {
             _ if dry_run => (SnapshotSession::now(url).await?, Begins::Nowhere),
             CaptureMode::Wal => new_slot(request, &client, &mut done).await?,
             CaptureMode::Trigger => new_window(request, &client, &mut done).await?,
+            CaptureMode::Log => return Err(PrimaryError::LogIsRead),
         };
 
         Ok(Repair {

@@ -15,7 +15,7 @@ use super::statement::{FromRow, Params, Statements, column, from_row};
 use super::{Result, Store, StoreError, commit_durably};
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
-use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::position::{Checkpoint, LogProgress, Progress, Through};
 use crate::domain::publication::PublicationMembers;
 use crate::domain::read_pages::ReadPages;
 use crate::domain::window::{Snapshot, Window};
@@ -76,6 +76,14 @@ impl FromRow for Progress {
             });
         }
 
+        if let Some(store) = column(row, "log_store")? {
+            return Ok(Progress::Log(LogProgress {
+                store,
+                number: column(row, "log_number")?,
+                event: column(row, "log_event")?,
+            }));
+        }
+
         let snapshot = |name| Ok::<_, StoreError>(Snapshot::from(row.try_get::<_, &str>(name)?));
         let window = Window {
             number: column(row, "window_number")?,
@@ -117,14 +125,16 @@ struct Columns<'a> {
     last_row: Option<i64>,
     read_pages: Option<String>,
     ordinal: Option<i64>,
+    log_store: Option<Uuid>,
+    log_number: Option<i64>,
+    log_event: Option<Uuid>,
 }
 
 impl<'a> From<&'a Progress> for Columns<'a> {
     fn from(progress: &'a Progress) -> Self {
-        let (Progress::Wal { through, .. } | Progress::Outbox { through, .. }) = progress;
-        let ordinal = match through {
+        let ordinal = match progress.through() {
             // Far from 2⁶³: PostgreSQL itself counts the commands of a transaction in 32 bits.
-            Through::Ordinal(ordinal) => Some(*ordinal as i64),
+            Through::Ordinal(ordinal) => Some(ordinal as i64),
             Through::End => None,
         };
 
@@ -147,6 +157,12 @@ impl<'a> From<&'a Progress> for Columns<'a> {
                 last_row: Some(*last_row as i64),
                 read_pages: Some(read.to_text()),
                 ordinal,
+                ..Columns::default()
+            },
+            Progress::Log(log) => Columns {
+                log_store: Some(log.store),
+                log_number: Some(log.number as i64),
+                log_event: log.event,
                 ..Columns::default()
             },
         }
@@ -240,6 +256,40 @@ impl Store {
             )
             .await?
             == 1)
+    }
+
+    /// Replaces the checkpoint, also by one that is earlier or of another kind. Returns false if it
+    /// is no longer `expected`. Ends every claim on it. `closes_gaps`: together with the gaps.
+    pub async fn replace_checkpoint(
+        &self,
+        slot: &str,
+        expected: Option<&Checkpoint>,
+        next: &Checkpoint,
+        closes_gaps: bool,
+    ) -> Result<bool> {
+        self.transaction(async |transaction| {
+            hold_checkpoint(transaction, slot).await?;
+            let found: Option<StoredCheckpoint> = transaction
+                .fetch_optional(sql::checkpoint::GET, &[&slot, &None::<Uuid>])
+                .await?;
+            if found.map(|found| found.checkpoint).as_ref() != expected {
+                return Ok(false);
+            }
+
+            match closes_gaps {
+                true => close_gaps(transaction, slot).await?,
+                false => transaction.run(sql::checkpoint::DELETE, &[&slot]).await?,
+            };
+            insert_first_checkpoint(transaction, slot, next, None).await?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Closes the open gaps of a slot. Its checkpoint stays.
+    pub async fn accept_gaps(&self, slot: &str) -> Result<()> {
+        self.run(sql::gap::CLOSE, &[&slot]).await?;
+        Ok(())
     }
 
     /// Forgets a switch to the WAL whose triggers are dropped.
@@ -387,6 +437,8 @@ pub async fn advance_checkpoint(
         &from.commit,
         &from.window,
         &from.ordinal,
+        &from.log_number,
+        &from.log_event,
         &reader,
         &new_timeline,
         &to.commit,
@@ -397,6 +449,8 @@ pub async fn advance_checkpoint(
         &to.last_row,
         &to.read_pages,
         &to.ordinal,
+        &to.log_number,
+        &to.log_event,
     ];
 
     Ok(transaction.run(sql::checkpoint::ADVANCE, params).await? == 1)
@@ -433,6 +487,9 @@ pub async fn insert_first_checkpoint(
         &first.last_row,
         &first.read_pages,
         &first.ordinal,
+        &first.log_store,
+        &first.log_number,
+        &first.log_event,
         &members,
     ];
 
@@ -515,8 +572,8 @@ impl Committed {
         let committed = self.0.lock();
         committed.as_ref().is_some_and(|committed| {
             let are_comparable = committed.lineage == found.lineage
-                && !committed.progress.is_outbox()
-                && !found.progress.is_outbox();
+                && committed.progress.resume().is_some()
+                && found.progress.resume().is_some();
             are_comparable && !found.progress.has_reached(&committed.progress)
         })
     }

@@ -137,13 +137,8 @@ impl Store {
     }
 }
 
-/// Stores events, and numbers them in this order. `repaired` marks those that a repair found after
-/// a gap.
-pub async fn insert_events(
-    transaction: &impl GenericClient,
-    events: &[Event],
-    repaired: bool,
-) -> Result<()> {
+/// Stores events, and numbers them in this order.
+pub async fn insert_events(transaction: &impl GenericClient, events: &[Event]) -> Result<()> {
     let keyed: Vec<(&Event, SearchKeys)> = events
         .iter()
         .map(|event| (event, SearchKeys::of(&event.data)))
@@ -160,12 +155,13 @@ pub async fn insert_events(
         keys.release,
         keys.catalogue,
         keys.track,
+        event.repaired,
     ));
     run_unless_empty(
         transaction,
         sql::event::INSERT,
         events.len(),
-        &rows.followed_by(&[&repaired]),
+        &rows.params(),
     )
     .await
 }

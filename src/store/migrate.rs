@@ -149,6 +149,13 @@ impl Schema {
         Some(Incompatibility { problem, fix })
     }
 
+    /// Returns why this build cannot read the events of a store, if it cannot. It reads those of an
+    /// older schema: the process that writes the log may be updated later.
+    pub fn unreadable(self) -> Option<String> {
+        let problem = self.incompatibility()?.problem;
+        (!matches!(self, Schema::Older { .. })).then_some(problem)
+    }
+
     fn of(applied: &[Migration], own: &[Migration]) -> Schema {
         let newest = |migrations: &[Migration]| migrations.iter().map(Migration::version).max();
         let known = newest(own).unwrap_or(0);
@@ -369,6 +376,8 @@ pub struct Identity {
     pub synchronous_commit: String,
     /// Whether commits can wait for a standby.
     pub synchronous: bool,
+    /// When the server was started.
+    pub started_at: Timestamp,
     pub now: Timestamp,
 }
 
@@ -379,6 +388,7 @@ from_row!(Identity {
     encoding,
     synchronous_commit,
     synchronous,
+    started_at,
     now
 });
 

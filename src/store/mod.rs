@@ -23,6 +23,7 @@ pub mod job_progress;
 pub mod jobs;
 pub mod keys;
 pub mod ledger;
+pub mod log;
 pub mod logs;
 pub mod lookup_rows;
 pub mod migrate;

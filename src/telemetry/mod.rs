@@ -75,6 +75,11 @@ metrics! {
     describe_gauge OUTBOX_ROWS "walhook_outbox_rows": "Rows waiting in the triggers' outbox, counted to 100,000";
     describe_gauge OUTBOX_AGE "walhook_outbox_age_seconds" in Seconds: "Age of the oldest row in the triggers' outbox";
     describe_gauge TRIGGER_FAILURES "walhook_trigger_failures": "Trigger failures that are not repaired";
+    describe_gauge LOG_BEHIND "walhook_log_behind_events": "Events of the log that this store does not have yet";
+    describe_counter LOG_LOST "walhook_log_lost_events_total":
+        "Events of this store that the log lost in a failover";
+    describe_counter LOG_REPEATED "walhook_log_repeated_events_total":
+        "Events of the log that were skipped because this store had them already";
     describe_counter SPANS_EXPORTED "walhook_spans_exported_total": "Spans that the collector accepted";
     describe_counter SPANS_DROPPED "walhook_spans_dropped_total": "Spans that were dropped, by reason";
 }
@@ -98,7 +103,14 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
 /// Registers every counter with its labels: Prometheus sees no increase in a counter that first
 /// appears with a value above 0. The values are those of the modules that count.
 fn register_counters() {
-    for name in [UNROUTED_EVENTS, PROXY_FAILURES, FEED_READS, SPANS_EXPORTED] {
+    for name in [
+        UNROUTED_EVENTS,
+        PROXY_FAILURES,
+        FEED_READS,
+        SPANS_EXPORTED,
+        LOG_LOST,
+        LOG_REPEATED,
+    ] {
         counter!(name).absolute(0);
     }
 

@@ -31,6 +31,7 @@ fn event(user: &str, kind: EventKind, label: Option<i64>) -> Event {
             commit: Lsn(1),
             ordinal: ORDINAL.fetch_add(1, Ordering::Relaxed),
         },
+        repaired: false,
         data: r#"{"amount":10.50}"#.into(),
     }
 }
@@ -38,9 +39,7 @@ fn event(user: &str, kind: EventKind, label: Option<i64>) -> Event {
 async fn insert(store: &Store, events: &[Event]) {
     let mut connection = store.connection().await.unwrap();
     let transaction = connection.transaction().await.unwrap();
-    enqueue::insert_events(&transaction, events, false)
-        .await
-        .unwrap();
+    enqueue::insert_events(&transaction, events).await.unwrap();
     transaction.commit().await.unwrap();
 }
 
@@ -80,9 +79,7 @@ async fn write(store: Store, of: usize) {
         let mut connection = store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
 
-        enqueue::insert_events(&transaction, &events, false)
-            .await
-            .unwrap();
+        enqueue::insert_events(&transaction, &events).await.unwrap();
 
         // The counter is locked meanwhile: readers and the other writers get their turns.
         let pause = format!("select pg_sleep(0.00{})", (n * 7 + of) % 5);

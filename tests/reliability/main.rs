@@ -8,5 +8,6 @@ mod availability;
 mod disks;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+mod log;
 mod long_run;
 mod network;

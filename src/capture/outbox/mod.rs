@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::client::LimitedClient;
 use super::context::{CaptureContext, Ended, STAGE};
 use super::error::CaptureError;
-use super::session::{ReadUntil, Sessions};
+use super::session::{ReadUntil, Session, Sessions};
 use super::switch::WalRemoval;
 use crate::config::Source;
 use crate::domain::gap::Gap;
@@ -35,31 +35,10 @@ use reader::{OutboxCursor, OutboxReader, ReadStep};
 
 /// Reads until shutdown, until a prepared switch to the WAL, or until a permanent error.
 pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Ended, CaptureError> {
+    let sessions = Sessions::new(context);
     let holder = new_claim();
-    let ended = context
-        .shutdown
-        .run_until_cancelled(stand_by_and_read(context, holder))
-        .await;
 
-    // Enqueue may still store batches of this process: the claim on the checkpoint fences them.
-    if let Err(error) = context
-        .store
-        .release_capture_lease(&context.source.slot, holder)
-        .await
-    {
-        tracing::debug!(%error, "the capture lease could not be released; it expires");
-    }
-
-    ended.unwrap_or(Ok(Ended::Stopped))
-}
-
-async fn stand_by_and_read(
-    context: &CaptureContext<'_>,
-    holder: Uuid,
-) -> Result<Ended, CaptureError> {
-    let mut sessions = Sessions::new(context);
-
-    let mut session = OutboxSession {
+    let session = OutboxSession {
         context,
         holder,
         cursor: None,
@@ -68,21 +47,7 @@ async fn stand_by_and_read(
         wal_removal: WalRemoval::new(),
     };
 
-    loop {
-        let started_at = Instant::now();
-        let error = match session.run(&mut sessions).await {
-            Ok(ended) => return Ok(ended),
-            Err(error) => error,
-        };
-
-        if !error.is_transient() && !matches!(error.gap(), Some(Gap::OutboxLost(_))) {
-            return Err(error);
-        }
-
-        sessions.report(&error);
-        let wait = sessions.wait_after(&error, started_at.elapsed());
-        tokio::time::sleep(wait).await;
-    }
+    sessions.run_with_lease(holder, session).await
 }
 
 /// The state that outlives connections.
@@ -97,7 +62,7 @@ struct OutboxSession<'a> {
     wal_removal: WalRemoval,
 }
 
-impl OutboxSession<'_> {
+impl Session for OutboxSession<'_> {
     /// Takes the lease and reads over one connection until it ends.
     async fn run(&mut self, sessions: &mut Sessions<'_>) -> Result<Ended, CaptureError> {
         let CaptureContext {
@@ -179,7 +144,9 @@ impl OutboxSession<'_> {
             other => other,
         }
     }
+}
 
+impl OutboxSession<'_> {
     async fn read(
         &mut self,
         client: LimitedClient,

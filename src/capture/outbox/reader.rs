@@ -349,6 +349,7 @@ impl OutboxReader<'_> {
 
         let batch = Batch {
             changes,
+            derived: Vec::new(),
             checkpoint,
             transaction: None,
             reader: Some(self.reader),

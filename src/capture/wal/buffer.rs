@@ -86,6 +86,7 @@ impl BatchBuffer {
         let checkpoint = Checkpoint { lineage, progress };
         Batch {
             changes: std::mem::take(&mut self.changes),
+            derived: Vec::new(),
             checkpoint,
             transaction: self.xid,
             reader: None,

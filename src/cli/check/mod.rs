@@ -1,5 +1,6 @@
 //! `walhook check`: every precondition on its own line, and a summary.
 
+mod log;
 mod store;
 mod values;
 
@@ -68,7 +69,13 @@ fn json_finding(finding: &Finding) -> serde_json::Value {
 
 async fn findings(config: &Config) -> Vec<Finding> {
     let mut findings = vec![master_key(config)];
-    let primary = primary(config, &mut findings).await;
+    let primary = match config.source.capture {
+        CaptureMode::Wal | CaptureMode::Trigger => primary(config, &mut findings).await,
+        CaptureMode::Log => {
+            log::inspect(config, &mut findings).await;
+            None
+        }
+    };
 
     if let Ok(url) = config.store_url() {
         match store::inspect(&config.source, url, primary.as_ref(), &mut findings).await {

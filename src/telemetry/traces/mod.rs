@@ -117,6 +117,7 @@ mod tests {
                 commit: Lsn(1),
                 ordinal: 1,
             },
+            repaired: false,
             data: "{}".into(),
         }
     }

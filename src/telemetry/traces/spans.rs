@@ -136,6 +136,7 @@ fn span(
 fn of_event(event: &Event) -> Vec<KeyValue> {
     let position = match event.position {
         Position::Wal { commit, .. } => text("walhook.lsn", commit.to_string()),
+        Position::Log { number: event, .. } => number("walhook.log.number", event as i64),
         Position::Outbox { transaction, .. } => number("walhook.transaction", transaction as i64),
     };
 
@@ -236,6 +237,7 @@ mod tests {
                 transaction: 700,
                 ordinal: 5,
             },
+            repaired: false,
             data: "{}".into(),
         };
 
@@ -266,6 +268,7 @@ mod tests {
             event: Uuid::from_u128(7),
             kind: EventKind::DeliveryFailed,
             occurred_at: at(100),
+            repaired: false,
             data: "{}".into(),
             round: 1,
             attempt: 1,

@@ -5,6 +5,7 @@
 
 mod commands;
 mod jobs;
+mod log;
 mod scene;
 mod stream;
 mod switch;
@@ -78,6 +79,9 @@ impl Case {
             | Boundary::Request
             | Boundary::Record => Box::pin(stream::run(self, "wal")),
             Boundary::Outbox => Box::pin(stream::run(self, "trigger")),
+            Boundary::Log => Box::pin(log::run(self)),
+            Boundary::LogLoss => Box::pin(log::run_loss(self)),
+            Boundary::LogExpiry => Box::pin(log::run_expiry(self)),
             Boundary::AcknowledgeIdle => Box::pin(stream::run_idle(self)),
             Boundary::Shutdown => Box::pin(stream::run_shutdown(self)),
             Boundary::Cancel => Box::pin(jobs::run_cancellation(self)),

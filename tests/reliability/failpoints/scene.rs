@@ -99,6 +99,11 @@ async fn app_on(template: &str) -> TestApp {
     TestApp::with_databases(server, name, url.clone(), url)
 }
 
+/// Creates a database with the store's schema, for a second process of a case.
+pub async fn prepare_app() -> TestApp {
+    app_on(MIGRATED).await
+}
+
 /// A webhook and how its receiver responds.
 pub struct Webhook {
     pub id: String,

@@ -15,6 +15,12 @@ pub enum Boundary {
     Capture,
     /// Capture by triggers.
     Outbox,
+    /// Reading a log.
+    Log,
+    /// Setup of a store that reads a log, and reading one that has lost events.
+    LogLoss,
+    /// Reading a log that has dropped events.
+    LogExpiry,
     Acknowledge,
     /// The acknowledgement of WAL without events.
     AcknowledgeIdle,
@@ -80,10 +86,10 @@ impl Action {
 
 use Action::{Fail, Kill, Stall};
 use Boundary::{
-    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Migrate,
-    MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt,
-    RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request, Setup, SetupOutbox,
-    Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
+    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Log,
+    LogExpiry, LogLoss, Migrate, MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record,
+    Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request,
+    Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];
@@ -112,6 +118,11 @@ table! {
     Outbox "outbox_page_read_batch_not_sent" KILL_AND_FAIL;
     Outbox "outbox_rows_stored_not_deleted" KILL_AND_FAIL;
     Outbox "outbox_rows_deleted_cursor_not_moved" KILL_AND_FAIL;
+    Log "log_lease_taken_checkpoint_not_claimed" KILL_AND_FAIL;
+    Log "log_checkpoint_claimed_log_not_read" KILL_AND_FAIL;
+    Log "log_page_read_batch_not_sent" KILL_AND_FAIL;
+    LogLoss "log_compared_checkpoint_not_moved" KILL_AND_FAIL;
+    LogExpiry "log_gap_recorded_events_not_sent" KILL_AND_FAIL;
     Acknowledge "events_stored_slot_not_acknowledged" ALL;
     AcknowledgeIdle "idle_wal_read_limit_not_raised" KILL_AND_FAIL;
     Enqueue "batch_received_events_not_derived" ALL;

@@ -1,0 +1,166 @@
+//! The log: the events of a store, in the order of their numbers, as another store reads them.
+
+use std::collections::HashSet;
+
+use deadpool_postgres::GenericClient;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::statement::{Statements, column, from_row};
+use super::{Result, Store};
+use crate::domain::event::{Event, EventKind};
+use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::position::Position;
+use crate::sql::store as sql;
+
+/// The channel of notifications that wake readers.
+pub const CHANNEL: &str = "walhook_events";
+/// Events per page: the size of the transactions in which they are stored.
+const PAGE: i64 = 1_000;
+/// Data per page. The reader holds a few pages.
+const PAGE_BYTES: i64 = 1 << 20;
+
+/// The state of a log and its next events, from one snapshot.
+#[derive(Clone, Debug)]
+pub struct LogPage {
+    /// The id of the store.
+    pub store: Uuid,
+    /// None if the server is a standby.
+    pub lineage: Option<Lineage>,
+    /// The number of the last event.
+    pub last: u64,
+    /// The id of the event after which the page begins. None if the log does not have it.
+    pub before: Option<Uuid>,
+    pub events: Vec<Event>,
+    /// The kind of the event after them, if this build does not know it.
+    pub unknown: Option<String>,
+}
+
+/// How events of a log compare with a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison {
+    /// The highest number at which the store has read the event.
+    pub last_read: Option<u64>,
+    /// The lowest number of an event that the store does not have, and that is not older than all
+    /// of its events: such an event may have been dropped.
+    pub first_missing: Option<u64>,
+    /// Whether the store has any of the events.
+    pub has_common: bool,
+}
+
+from_row!(Comparison {
+    last_read,
+    first_missing,
+    has_common
+});
+
+impl Store {
+    /// Reads the events after a number. This is the log's store.
+    pub async fn log_page(&self, after: u64) -> Result<LogPage> {
+        let after = after as i64;
+        let rows = self
+            .fetch_rows(sql::log::PAGE, &[&after, &(PAGE + 1), &PAGE_BYTES])
+            .await?;
+        let Some(first) = rows.first() else {
+            return Err(super::StoreError::Corrupt(
+                "walhook.event_sequence has no row".to_owned(),
+            ));
+        };
+
+        let timeline: Option<String> = column(first, "timeline")?;
+        let mut page = LogPage {
+            store: column(first, "store_id")?,
+            lineage: Lineage::of_server(column(first, "system_identifier")?, timeline.as_deref()),
+            last: column(first, "last")?,
+            before: None,
+            events: Vec::new(),
+            unknown: None,
+        };
+
+        for row in &rows {
+            // The row of a page without events has none.
+            let Some(number) = column::<Option<i64>>(row, "sequence")? else {
+                break;
+            };
+
+            if number == after {
+                page.before = column(row, "id")?;
+                continue;
+            }
+
+            let kind: String = column(row, "kind")?;
+            match kind.parse() {
+                Ok(kind) => page.events.push(event(row, kind)?),
+                Err(_) => {
+                    page.unknown = Some(kind);
+                    break;
+                }
+            }
+        }
+
+        Ok(page)
+    }
+
+    /// Like [`Store::log_page`], without events.
+    pub async fn log_end(&self) -> Result<LogPage> {
+        self.log_page(i64::MAX as u64).await
+    }
+
+    /// Returns the number of the last event.
+    pub async fn last_event(&self) -> Result<u64> {
+        self.fetch_one(sql::event::LAST_SEQUENCE, &[]).await
+    }
+
+    /// Lists the numbers and ids of events up to `highest`, the last ones first. This is the log's
+    /// store.
+    pub async fn log_numbers(&self, highest: u64) -> Result<Vec<(i64, Uuid)>> {
+        self.fetch_all(sql::log::NUMBERS, &[&(highest as i64), &PAGE])
+            .await
+    }
+
+    /// Compares events of a log, with their numbers, with this store.
+    pub async fn compare_log(&self, listed: &[(i64, Uuid)]) -> Result<Comparison> {
+        let (numbers, ids): (Vec<i64>, Vec<Uuid>) = listed.iter().copied().unzip();
+        self.fetch_one(sql::log::COMPARE, &[&numbers, &ids]).await
+    }
+}
+
+fn event(row: &Row, kind: EventKind) -> Result<Event> {
+    let data: String = column(row, "data")?;
+
+    Ok(Event {
+        id: column(row, "id")?,
+        kind,
+        user: column(row, "user_id")?,
+        label: column(row, "label_id")?,
+        occurred_at: column(row, "occurred_at")?,
+        position: Position::Log {
+            number: column(row, "sequence")?,
+            commit: column::<Option<Lsn>>(row, "commit_lsn")?,
+        },
+        repaired: column(row, "repaired")?,
+        data: data.into(),
+    })
+}
+
+/// Returns which of a log's events this store has already.
+pub async fn stored_events(
+    transaction: &impl GenericClient,
+    events: &[Event],
+) -> Result<HashSet<Uuid>> {
+    let of_log = |event: &&Event| matches!(event.position, Position::Log { .. });
+    let ids: Vec<Uuid> = events.iter().filter(of_log).map(|event| event.id).collect();
+
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
+
+    let stored: Vec<Uuid> = transaction.fetch_all(sql::log::STORED, &[&ids]).await?;
+    Ok(stored.into_iter().collect())
+}
+
+/// Wakes the processes that read this store's events as a log, when the transaction is committed.
+pub async fn notify_readers(transaction: &impl GenericClient) -> Result<()> {
+    transaction.run(sql::log::NOTIFY, &[]).await?;
+    Ok(())
+}
