@@ -182,19 +182,18 @@ impl Rendered<'_> {
         let Rendered {
             notification, at, ..
         } = self;
-        let delivery = value(notification.delivery.to_string());
         let all = [
-            (&SIGNATURE, value(hex::encode(self.signatures.body))),
+            (&SIGNATURE, hexadecimal(&self.signatures.body)),
             (&TIMESTAMP, value(self.timestamp.clone())),
             (&EVENT, HeaderValue::from_static(notification.kind)),
-            (&WEBHOOK, value(notification.webhook.to_string())),
+            (&WEBHOOK, id(notification.webhook)),
             (&USER_AGENT, value(self.user_agent.to_owned())),
             (&CONTENT_TYPE, HeaderValue::from_static("application/json")),
-            (&DELIVERY, delivery.clone()),
+            (&DELIVERY, id(notification.delivery)),
             (&ATTEMPT, notification.attempt.into()),
-            (&EVENT_ID, value(notification.event.to_string())),
+            (&EVENT_ID, id(notification.event)),
             (&OCCURRED_AT, value(time::micros(notification.occurred_at))),
-            (&STANDARD_ID, delivery),
+            (&STANDARD_ID, id(notification.delivery)),
             (&STANDARD_TIMESTAMP, at.as_second().into()),
             (
                 &STANDARD_SIGNATURE,
@@ -218,6 +217,18 @@ impl Rendered<'_> {
             .chain(test)
             .chain(traceparent)
     }
+}
+
+fn id(id: Uuid) -> HeaderValue {
+    let mut buffer = Uuid::encode_buffer();
+    let text = id.hyphenated().encode_lower(&mut buffer);
+    HeaderValue::from_str(text).expect("an id is printable ASCII")
+}
+
+fn hexadecimal(digest: &[u8; 32]) -> HeaderValue {
+    let mut text = [0; 64];
+    hex::encode_to_slice(digest, &mut text).expect("the text is twice as long");
+    HeaderValue::from_bytes(&text).expect("digits are printable ASCII")
 }
 
 /// Takes the text without a copy.
