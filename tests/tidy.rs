@@ -185,6 +185,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "hyper",
         &[
             "deliver/client",
+            "deliver/request.rs",
             "http/serve.rs",
             "http/wire.rs",
             "cli/receive.rs",

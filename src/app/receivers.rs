@@ -109,10 +109,10 @@ impl manage::Receivers for Receivers {
             &self.user_agent,
         );
 
-        let headers = request
-            .headers
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value));
+        let headers = request.headers().map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.shown.to_owned(), value)
+        });
         let custom = logged
             .custom_headers
             .iter()

@@ -1,6 +1,7 @@
 //! Renders requests: body, signatures and headers. No I/O.
 
 use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -43,13 +44,55 @@ impl<'a> From<&'a Delivery> for Notification<'a> {
     }
 }
 
+/// The name of a header.
+#[derive(Debug)]
+pub struct Name {
+    /// As the delivery log shows it.
+    pub shown: &'static str,
+    /// As the client takes it.
+    pub sent: HeaderName,
+}
+
+/// Declares names, made once for all requests.
+macro_rules! names {
+    ($($name:ident $shown:literal $sent:literal;)+) => {
+        $(static $name: Name = Name { shown: $shown, sent: HeaderName::from_static($sent) };)+
+    };
+}
+
+names! {
+    SIGNATURE "X-Webhook-Signature" "x-webhook-signature";
+    TIMESTAMP "X-Webhook-Timestamp" "x-webhook-timestamp";
+    EVENT "X-Webhook-Event" "x-webhook-event";
+    WEBHOOK "X-Webhook-Id" "x-webhook-id";
+    USER_AGENT "User-Agent" "user-agent";
+    CONTENT_TYPE "Content-Type" "content-type";
+    DELIVERY "X-Webhook-Delivery" "x-webhook-delivery";
+    ATTEMPT "X-Webhook-Attempt" "x-webhook-attempt";
+    EVENT_ID "X-Webhook-Event-Id" "x-webhook-event-id";
+    OCCURRED_AT "X-Webhook-Occurred-At" "x-webhook-occurred-at";
+    STANDARD_ID "webhook-id" "webhook-id";
+    STANDARD_TIMESTAMP "webhook-timestamp" "webhook-timestamp";
+    STANDARD_SIGNATURE "webhook-signature" "webhook-signature";
+    SEQUENCE "X-Webhook-Sequence" "x-webhook-sequence";
+    TEST "X-Webhook-Test" "x-webhook-test";
+    TRACEPARENT "traceparent" "traceparent";
+}
+
+/// A header of a request.
+pub type Header = (&'static Name, HeaderValue);
+
 /// A request, ready to be sent.
 #[derive(Clone, Debug)]
-pub struct Rendered {
+pub struct Rendered<'a> {
     pub body: Bytes,
-    /// Names as the delivery log shows them.
-    pub headers: Vec<(&'static str, String)>,
     pub signatures: Signatures,
+    /// The value of the header `traceparent`.
+    pub traceparent: Option<String>,
+    notification: Notification<'a>,
+    at: Timestamp,
+    timestamp: String,
+    user_agent: &'a str,
 }
 
 /// The body would have `bytes` bytes, more than may be sent.
@@ -60,13 +103,13 @@ pub struct TooLarge {
 
 /// Renders and signs a request. `at` is the time of this attempt in milliseconds: with the time of
 /// the first attempt, a retry would fail the receiver's replay check.
-pub fn render(
-    notification: &Notification<'_>,
+pub fn render<'a>(
+    notification: &Notification<'a>,
     at: Timestamp,
     signer: &Signer,
-    user_agent: &str,
+    user_agent: &'a str,
     max_bytes: usize,
-) -> Result<Rendered, TooLarge> {
+) -> Result<Rendered<'a>, TooLarge> {
     if let Some(bytes) = omitted_bytes(notification.data) {
         return Err(TooLarge { bytes });
     }
@@ -74,32 +117,38 @@ pub fn render(
     let timestamp = time::millis(at);
     let body = body(notification, &timestamp, max_bytes)?;
     let signatures = signer.sign(notification.delivery, at, &body);
-    let headers = headers(notification, at, timestamp, &signatures, user_agent);
 
     Ok(Rendered {
         body: body.into(),
-        headers,
         signatures,
+        traceparent: None,
+        notification: *notification,
+        at,
+        timestamp,
+        user_agent,
     })
 }
 
 /// Renders the request of a logged attempt, with the logged signatures: the secret may have changed
 /// since.
-pub fn replay(
-    notification: &Notification<'_>,
+pub fn replay<'a>(
+    notification: &Notification<'a>,
     at: Timestamp,
     signatures: Signatures,
-    user_agent: &str,
-) -> Rendered {
+    user_agent: &'a str,
+) -> Rendered<'a> {
     let timestamp = time::millis(at);
     let body =
         body(notification, &timestamp, usize::MAX).expect("no body is larger than usize::MAX");
-    let headers = headers(notification, at, timestamp, &signatures, user_agent);
 
     Rendered {
         body: body.into(),
-        headers,
         signatures,
+        traceparent: None,
+        notification: *notification,
+        at,
+        timestamp,
+        user_agent,
     }
 }
 
@@ -127,44 +176,64 @@ fn body(
     Ok(body)
 }
 
-fn headers(
-    notification: &Notification<'_>,
-    at: Timestamp,
-    timestamp: String,
-    signatures: &Signatures,
-    user_agent: &str,
-) -> Vec<(&'static str, String)> {
-    let delivery = notification.delivery.to_string();
-    let mut headers = vec![
-        ("X-Webhook-Signature", hex::encode(signatures.body)),
-        ("X-Webhook-Timestamp", timestamp),
-        ("X-Webhook-Event", notification.kind.to_owned()),
-        ("X-Webhook-Id", notification.webhook.to_string()),
-        ("User-Agent", user_agent.to_owned()),
-        ("Content-Type", "application/json".to_owned()),
-        ("X-Webhook-Delivery", delivery.clone()),
-        ("X-Webhook-Attempt", notification.attempt.to_string()),
-        ("X-Webhook-Event-Id", notification.event.to_string()),
-        (
-            "X-Webhook-Occurred-At",
-            time::micros(notification.occurred_at),
-        ),
-        ("webhook-id", delivery),
-        ("webhook-timestamp", at.as_second().to_string()),
-        ("webhook-signature", standard_header(signatures)),
-    ];
+impl Rendered<'_> {
+    /// Renders the headers. Each call makes the same ones.
+    pub fn headers(&self) -> impl Iterator<Item = Header> {
+        let Rendered {
+            notification, at, ..
+        } = self;
+        let all = [
+            (&SIGNATURE, hexadecimal(&self.signatures.body)),
+            (&TIMESTAMP, value(self.timestamp.clone())),
+            (&EVENT, HeaderValue::from_static(notification.kind)),
+            (&WEBHOOK, id(notification.webhook)),
+            (&USER_AGENT, value(self.user_agent.to_owned())),
+            (&CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (&DELIVERY, id(notification.delivery)),
+            (&ATTEMPT, notification.attempt.into()),
+            (&EVENT_ID, id(notification.event)),
+            (&OCCURRED_AT, value(time::micros(notification.occurred_at))),
+            (&STANDARD_ID, id(notification.delivery)),
+            (&STANDARD_TIMESTAMP, at.as_second().into()),
+            (
+                &STANDARD_SIGNATURE,
+                value(standard_header(&self.signatures)),
+            ),
+        ];
 
-    headers.extend(
-        notification
+        let sequence = notification
             .sequence
-            .map(|sequence| ("X-Webhook-Sequence", sequence.to_string())),
-    );
+            .map(|sequence| (&SEQUENCE, sequence.into()));
+        let test = notification
+            .test
+            .then(|| (&TEST, HeaderValue::from_static("true")));
+        let traceparent = self
+            .traceparent
+            .clone()
+            .map(|traceparent| (&TRACEPARENT, value(traceparent)));
 
-    if notification.test {
-        headers.push(("X-Webhook-Test", "true".to_owned()));
+        all.into_iter()
+            .chain(sequence)
+            .chain(test)
+            .chain(traceparent)
     }
+}
 
-    headers
+fn id(id: Uuid) -> HeaderValue {
+    let mut buffer = Uuid::encode_buffer();
+    let text = id.hyphenated().encode_lower(&mut buffer);
+    HeaderValue::from_str(text).expect("an id is printable ASCII")
+}
+
+fn hexadecimal(digest: &[u8; 32]) -> HeaderValue {
+    let mut text = [0; 64];
+    hex::encode_to_slice(digest, &mut text).expect("the text is twice as long");
+    HeaderValue::from_bytes(&text).expect("digits are printable ASCII")
+}
+
+/// Takes the text without a copy.
+fn value(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("header values are printable ASCII")
 }
 
 #[cfg(test)]
@@ -188,7 +257,7 @@ mod tests {
         }
     }
 
-    fn rendered(data: &str, max: usize) -> Result<Rendered, TooLarge> {
+    fn rendered(data: &str, max: usize) -> Result<Rendered<'_>, TooLarge> {
         let at = "2026-03-01T09:05:00.120Z".parse().unwrap();
         render(
             &notification(data),
@@ -236,12 +305,13 @@ mod tests {
             ("X-Webhook-Sequence", "1042"),
         ];
 
-        let headers: Vec<(&str, &str)> = request
-            .headers
+        let headers: Vec<Header> = request.headers().collect();
+        let shown: Vec<(&str, &str)> = headers
             .iter()
-            .map(|(name, value)| (*name, value.as_str()))
+            .map(|(name, value)| (name.shown, value.to_str().unwrap()))
             .collect();
-        assert_eq!(headers, expected);
+        assert_eq!(shown, expected);
+        assert!(headers.iter().all(|(name, _)| name.sent == name.shown));
     }
 
     #[test]
@@ -263,15 +333,14 @@ mod tests {
 
         assert!(
             request
-                .headers
-                .iter()
-                .all(|(name, _)| *name != "X-Webhook-Sequence")
+                .headers()
+                .all(|(name, _)| name.shown != "X-Webhook-Sequence")
         );
 
         assert!(
             request
-                .headers
-                .contains(&("X-Webhook-Test", "true".to_owned()))
+                .headers()
+                .any(|(name, value)| name.shown == "X-Webhook-Test" && value == "true")
         );
     }
 

@@ -94,11 +94,9 @@ impl Sender {
             }
         };
 
-        request.headers.extend(
-            settings
-                .sampling
-                .map(|sampling| traceparent(sampling, notification, started_at)),
-        );
+        request.traceparent = settings
+            .sampling
+            .map(|sampling| traceparent(sampling, notification, started_at));
         let exchange = client.post(endpoint, &request).await?;
         let retry_after = exchange.retry_after.filter(|_| settings.honor_retry_after);
 
@@ -136,14 +134,7 @@ impl Sender {
     }
 }
 
-fn traceparent(
-    sampling: Sampling,
-    notification: &Notification<'_>,
-    at: Timestamp,
-) -> (&'static str, String) {
+fn traceparent(sampling: Sampling, notification: &Notification<'_>, at: Timestamp) -> String {
     let span = SpanId::of_attempt(notification.delivery, notification.attempt, at);
-    (
-        "traceparent",
-        sampling.traceparent(notification.event, span),
-    )
+    sampling.traceparent(notification.event, span)
 }

@@ -252,8 +252,18 @@ impl Drop for Meter {
 }
 
 impl<T: connect::Connection> connect::Connection for Metered<T> {
+    /// Without what the layers below have added: the client copies all of it for each request.
     fn connected(&self) -> Connected {
-        self.io.connected().extra(self.observer.connection.clone())
+        let below = self.io.connected();
+        let connected = Connected::new()
+            .proxy(below.is_proxied())
+            .extra(self.observer.connection.clone());
+
+        if below.is_negotiated_h2() {
+            connected.negotiated_h2()
+        } else {
+            connected
+        }
     }
 }
 

@@ -5,9 +5,12 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryFuture};
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
@@ -38,8 +41,29 @@ type BoxError = Box<dyn Error + Send + Sync>;
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 type Dialer = BoxCloneSyncService<Uri, Stream, BoxError>;
 type CountedStream = TokioIo<Counting<TokioIo<Stream>>>;
-pub type Connector =
-    BoxCloneSyncService<Uri, TokioIo<Metered<TokioIo<MaybeHttpsStream<CountedStream>>>>, BoxError>;
+type Connecting = BoxFuture<
+    'static,
+    Result<TokioIo<Metered<TokioIo<MaybeHttpsStream<CountedStream>>>>, BoxError>,
+>;
+
+/// Opens connections. Clones are cheap: the client makes two for each request, also if it uses an
+/// open connection.
+#[derive(Clone)]
+pub struct Connector(Arc<dyn Fn(Uri) -> Connecting + Send + Sync>);
+
+impl Service<Uri> for Connector {
+    type Response = <Connecting as TryFuture>::Ok;
+    type Error = BoxError;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, url: Uri) -> Connecting {
+        (self.0)(url)
+    }
+}
 
 /// No connection to the receiver was established in time.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +87,9 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
         TokioIo::new(count(TokioIo::new(stream)))
     }));
 
-    Ok(BoxCloneSyncService::new(service_fn(move |url: Uri| {
+    Ok(Connector(Arc::new(move |url: Uri| {
         let connecting = https.clone().call(url);
-        async move {
+        let connect = async move {
             mark(Mark::Dialing);
             let connected = tokio::time::timeout(timeout, connecting).await;
             let stream = connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into()))?;
@@ -74,7 +98,9 @@ pub fn connector(settings: &Settings, tls: rustls::ClientConfig) -> anyhow::Resu
             mark(Mark::Secured);
             metered.observer.connection.note_opened();
             Ok(TokioIo::new(metered))
-        }
+        };
+
+        connect.boxed()
     })))
 }
 

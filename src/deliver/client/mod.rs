@@ -8,6 +8,7 @@ mod timing;
 mod transport;
 
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ use crate::tls;
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// The part of the response body that the delivery log keeps.
 const EXCERPT_BYTES: usize = 4 << 10;
+/// The most headers of a request, without the custom ones.
+const MAX_HEADERS: usize = 17;
 /// How much later than the connect timer the timer of the whole exchange fires. Then a connection
 /// that is not established at the deadline is reported as such, and not as a missing answer. A
 /// response that arrives in this time is too late all the same.
@@ -163,7 +166,7 @@ impl Client {
     pub async fn post(
         &self,
         endpoint: &Endpoint,
-        request: &Rendered,
+        request: &Rendered<'_>,
     ) -> Result<ExchangeEnd, OwnFault> {
         let started = Instant::now();
         let url = match &endpoint.checked {
@@ -174,7 +177,8 @@ impl Client {
             }
         };
 
-        let exchange = self.exchange(url, &endpoint.headers, request, started);
+        // Pinned: a function that takes a future by value holds it twice.
+        let exchange = pin!(self.exchange(url, &endpoint.headers, request, started));
         let (result, marks) = measure(exchange).await;
         let ended = Instant::now();
 
@@ -229,13 +233,18 @@ impl Client {
         &self,
         url: &Uri,
         custom: &ParsedHeaders,
-        request: &Rendered,
+        request: &Rendered<'_>,
         started: Instant,
     ) -> Result<ExchangeEnd, OwnFault> {
-        let sent = self
-            .transport
-            .send(url, || headers(request, custom), &request.body);
-        let response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
+        let sent = {
+            let sending = pin!(self.transport.send(
+                url,
+                || headers(request, custom),
+                &request.body
+            ));
+            tokio::time::timeout(self.timeout + GRACE, sending).await
+        };
+        let response = match sent {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
             Ok(Err(failure)) => return Ok(ExchangeEnd::without_response(failure.into_answer()?)),
             Ok(Ok(_)) | Err(_) => {
@@ -285,18 +294,15 @@ impl Client {
     }
 }
 
-fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderMap {
-    // One more for the `Accept` that the transport adds.
-    let mut headers = HeaderMap::with_capacity(request.headers.len() + custom.len() + 1);
+fn headers(request: &Rendered<'_>, ParsedHeaders(custom): &ParsedHeaders) -> HeaderMap {
+    // With the `Accept` that the transport adds.
+    let mut headers = HeaderMap::with_capacity(MAX_HEADERS + custom.len());
     headers.extend(custom.iter().cloned());
 
     // After the custom ones, which must not replace these even if they were saved before a name was
     // reserved.
-    for (name, value) in &request.headers {
-        headers.insert(
-            HeaderName::from_bytes(name.as_bytes()).expect("a header name is a token"),
-            HeaderValue::from_str(value).expect("header values are printable ASCII"),
-        );
+    for (name, value) in request.headers() {
+        headers.insert(name.sent.clone(), value);
     }
 
     headers

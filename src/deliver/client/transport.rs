@@ -1,6 +1,7 @@
 //! Sends requests over connections that are reused, and a second time over a new one if the first
 //! attempt was not processed.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -74,7 +75,11 @@ impl Transport {
             request
         };
 
-        let (sent, opened) = watch(send_once(&self.pooled, request())).await;
+        // Pinned: a function that takes a future by value holds it twice.
+        let (sent, opened) = {
+            let sending = pin!(send_once(&self.pooled, request()));
+            watch(sending).await
+        };
         let failure = match sent {
             Err(failure) => failure,
             sent => return sent,
@@ -129,7 +134,8 @@ async fn send_once(
     });
 
     let response = client.request(request).map_err(|error| Failure::of(&error));
-    match await_head(response, wait_for_connection(captured.clone())).await {
+    let connection = pin!(wait_for_connection(captured.clone()));
+    match await_head(response, connection).await {
         (Ok(response), exchange) => Ok(Response {
             response,
             _exchange: exchange,
