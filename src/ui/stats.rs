@@ -124,7 +124,8 @@ fn latency_chart(title: &str, unit: Unit, periods: &[StatsPeriod]) -> Chart {
 
     let p50 = quantiles(0.5);
     let p95 = quantiles(0.95);
-    let slowest = p95.iter().flatten().copied().fold(1.0, f64::max);
+    // At least two milliseconds, so that half of it is another whole number.
+    let slowest = p95.iter().flatten().copied().fold(2.0, f64::max);
 
     Chart {
         label: format!(
