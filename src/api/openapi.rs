@@ -75,7 +75,8 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
     }
 
     for name in ["url", "headers"] {
-        let setting = document["components"]["schemas"]["CreateWebhook"]["properties"][name].clone();
+        let setting =
+            document["components"]["schemas"]["CreateWebhook"]["properties"][name].clone();
         document["components"]["schemas"]["TestReceiver"]["properties"][name] = setting;
     }
 

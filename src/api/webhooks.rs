@@ -21,8 +21,8 @@ use crate::domain::time::millis;
 use crate::http::conditional::{may_change, may_create};
 use crate::http::problem::Problem;
 use crate::manage::{
-    Fault, List, Manage, Policy, PutWebhook, UpdatedWebhook, Warning, Webhook, WebhookWithSecret, public_key_text,
-    version,
+    Fault, List, Manage, Policy, PutWebhook, UpdatedWebhook, Warning, Webhook, WebhookWithSecret,
+    public_key_text, version,
 };
 
 /// A webhook, without its secret

@@ -19,10 +19,12 @@ impl Manage {
         let _search = self.searches.begin(user)?;
         let mut values = feed::filter_values(&self.store, user, EXAMINED, MOST).await?;
 
-        let named = EventKind::ALL.iter().flat_map(|kind| match statuses(*kind) {
-            Statuses::OneOf(names) => names,
-            Statuses::None | Statuses::Any => Vec::new(),
-        });
+        let named = EventKind::ALL
+            .iter()
+            .flat_map(|kind| match statuses(*kind) {
+                Statuses::OneOf(names) => names,
+                Statuses::None | Statuses::Any => Vec::new(),
+            });
 
         for name in named {
             let status = FilterValue {

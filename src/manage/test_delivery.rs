@@ -116,7 +116,11 @@ impl Manage {
         let task = tokio::spawn(test.in_current_span());
         let sent = task.await.map_err(|_| Fault::Internal)?;
         let attempt = sent.map_err(|error| {
-            recurring!(error, error = format!("{error:#}"), "tests before saving cannot be sent");
+            recurring!(
+                error,
+                error = format!("{error:#}"),
+                "tests before saving cannot be sent"
+            );
             Fault::Internal
         })?;
 

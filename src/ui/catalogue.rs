@@ -236,10 +236,17 @@ mod tests {
             choose(&catalogue, button, |name| chosen.contains(&name))
         };
 
-        let whole = ["payment.statement_ready", "transcode.completed", "transcode.failed"];
+        let whole = [
+            "payment.statement_ready",
+            "transcode.completed",
+            "transcode.failed",
+        ];
         assert_eq!(press("Transcoding", &whole[..2]), whole);
         assert_eq!(press("Transcoding", &whole), whole[..1]);
-        assert_eq!(press("failures", &whole), ["delivery.failed", "transcode.failed"]);
+        assert_eq!(
+            press("failures", &whole),
+            ["delivery.failed", "transcode.failed"]
+        );
         assert_eq!(press("all", &[]).len(), EventKind::ALL.len());
         assert_eq!(press("none", &whole), [""; 0]);
     }

@@ -116,7 +116,11 @@ async fn show(
 
     let used = match webhook {
         Some(_) => 0,
-        None => manage.webhooks(visit.user(), None, MOST_COUNTED).await?.items.len(),
+        None => manage
+            .webhooks(visit.user(), None, MOST_COUNTED)
+            .await?
+            .items
+            .len(),
     };
 
     let page = EditPage {
@@ -153,7 +157,10 @@ async fn redraw(visit: &Visit, webhook: Option<Uuid>, form: Fields) -> Result<Re
     let form = match form.get("choose") {
         Some(button) => {
             let is_chosen = |name: &str| form.all("events").any(|chosen| chosen == name);
-            form.with("events", choose(visit.manage().catalogue(), button, is_chosen))
+            form.with(
+                "events",
+                choose(visit.manage().catalogue(), button, is_chosen),
+            )
         }
         None => form,
     };

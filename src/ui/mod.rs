@@ -90,10 +90,7 @@ pub fn router(state: UiState) -> Router {
         .route(HOME, get(list::show))
         .route("/ui/login", get(sign_in::form).post(sign_in::submit))
         .route("/ui/logout", post(sign_in::sign_out))
-        .route(
-            "/ui/webhooks",
-            get(async || Redirect::to(HOME)),
-        )
+        .route("/ui/webhooks", get(async || Redirect::to(HOME)))
         .route("/ui/webhooks/new", get(edit::new).post(edit::create))
         .nest("/ui/webhooks/{webhook}", webhook)
         .route("/ui/logs", get(logs::show_all))

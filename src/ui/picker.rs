@@ -110,7 +110,11 @@ mod tests {
             known("label_ids", 9, "Beta"),
         ];
 
-        let form = [("find", " bet "), ("outlet_ids", "3"), ("outlet_ids", "7, x")];
+        let form = [
+            ("find", " bet "),
+            ("outlet_ids", "3"),
+            ("outlet_ids", "7, x"),
+        ];
         let expected = (vec!["[3]".into(), "2".into()], 0, "7, x".into());
         assert_eq!(shown(&form, &outlets), expected);
     }

@@ -174,6 +174,24 @@ mod tests {
         );
     }
 
+    /// The labels of a scale are its values, rounded.
+    #[test]
+    fn a_scale_has_different_labels_however_fast_a_receiver_is() {
+        for slowest in [0, 1, 2, 3, 5, 9, 61, 999, 1_001, 2_500] {
+            let mut counts = Counts::default();
+            counts.durations.add(slowest);
+            let period = StatsPeriod {
+                at: Timestamp::UNIX_EPOCH,
+                counts,
+            };
+
+            let chart = latency_chart("x", Unit::Hour, &[period]);
+            let labels = [0.0, 0.5, 1.0].map(|share| (chart.scale)(chart.highest * share));
+            let distinct: std::collections::BTreeSet<_> = labels.iter().collect();
+            assert_eq!(distinct.len(), 3, "{slowest}: {labels:?}");
+        }
+    }
+
     #[test]
     fn hours_are_counted_in_their_periods() {
         let now: Timestamp = "2026-03-10T09:30:00Z".parse().unwrap();

@@ -5,6 +5,7 @@ mod support;
 
 mod audit;
 mod browser;
+mod create;
 mod events;
 mod fixture;
 mod inert;
@@ -18,6 +19,7 @@ mod receivers;
 mod screenshots;
 mod search;
 mod sign_in;
+mod states;
 mod tenants;
 mod texts;
 mod tokens;

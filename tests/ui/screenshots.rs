@@ -191,6 +191,8 @@ async fn shoot_all(
     shoot("dialog").await;
     browser.visit("/ui/webhooks/new").await;
     browser.fill("#url", "http://receiver.example").await;
+    browser.click("#filter summary").await;
+    browser.click("#advanced summary").await;
     browser.fill("#headers", "Host: evil").await;
     browser.fill("#label_ids", "x").await;
     browser.click("form.edit .primary").await;
