@@ -113,7 +113,10 @@ async function submitInPlace(form, button) {
     if (text) showFlash(text, isGood);
   } catch {
     showFlash("The request failed because the server could not be reached. Try again.", false);
-    for (const control of form.querySelectorAll("button")) control.disabled = false;
+    for (const control of form.querySelectorAll("button")) {
+      control.disabled = false;
+      if (control.dataset.idle) control.textContent = control.dataset.idle;
+    }
   } finally {
     document.body.ariaBusy = "false";
   }
@@ -206,7 +209,10 @@ document.addEventListener("submit", (event) => {
   // After the event, so that the value of the button is still sent. Disabling prevents a second submission.
   setTimeout(() => {
     for (const button of form.querySelectorAll("button")) {
-      if (button.dataset.busy) button.textContent = button.dataset.busy;
+      if (button.dataset.busy) {
+        button.dataset.idle = button.textContent;
+        button.textContent = button.dataset.busy;
+      }
       button.disabled = true;
     }
   });
