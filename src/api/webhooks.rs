@@ -47,8 +47,8 @@ pub struct WebhookBody {
     /// total if the platform counts all failures; null if it is inactive
     #[schema(required = true)]
     failures_until_disabled: Option<u64>,
-    /// Before this time it is not disabled, however many attempts fail; null unless the failures must
-    /// have lasted longer
+    /// Before this time it is not disabled, however many attempts fail; null if it does not fail, or
+    /// has failed long enough
     #[schema(required = true, format = DateTime)]
     not_disabled_before: Option<String>,
     #[schema(required = true, format = DateTime)]

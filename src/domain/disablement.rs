@@ -43,7 +43,7 @@ pub struct Standing {
 pub struct Countdown {
     /// The failed attempts that disable it, if none succeeds in between: at least 1.
     pub failures: u64,
-    /// It is not disabled before this time. None if only the number of failures counts.
+    /// It is not disabled before this time. None if it does not fail, or has failed long enough.
     pub not_before: Option<Timestamp>,
 }
 
@@ -93,10 +93,10 @@ impl Policy {
     /// Returns how far a webhook is from being disabled. None if it is inactive.
     pub fn countdown(&self, standing: &Standing) -> Option<Countdown> {
         let left = u64::from(self.threshold).saturating_sub(self.count(standing));
-        let not_before = match self.counted {
-            CountedFailures::Consecutive { min_duration } if !self.lasted_long_enough(standing) => {
-                let since = standing.failing_since.unwrap_or(standing.now);
-                since.checked_add(min_duration).ok()
+        let not_before = match (self.counted, standing.failing_since) {
+            (CountedFailures::Consecutive { min_duration }, Some(since)) => {
+                let earliest = since.checked_add(min_duration).ok();
+                earliest.filter(|at| *at > standing.now)
             }
             _ => None,
         };
@@ -208,6 +208,8 @@ mod tests {
             not_before: Some(at(1_000_060)),
         };
         assert_eq!(left(&CONSECUTIVE, standing(500, 500, 240)), waiting);
+
+        assert_eq!(left(&CONSECUTIVE, standing(0, 0, 0)), none_before(10));
 
         let inactive = Standing {
             active: false,

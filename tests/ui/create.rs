@@ -51,10 +51,7 @@ async fn create(kind: Kind) {
     let stage = Stage::start().await;
     let browser = stage.browser(kind).await;
     browser.visit("/ui/webhooks/new").await;
-    assert_eq!(
-        browser.text_of("#limit").await,
-        "You have 0 of 10 webhooks."
-    );
+    assert_eq!(browser.text_of("#limit").await, "You have 0 of 3 webhooks.");
 
     // Everything that is wrong is marked, and the first field has the focus.
     browser.fill("#name", "Shop").await;

@@ -222,6 +222,7 @@ async fn shoot_all(
     browser.fill("#name", "Shop").await;
     browser.fill("#url", &stage.receiver.url("/shop")).await;
     browser.click("#choose-progress").await;
+    browser.find("input[name=events]:checked").await;
     browser.click("#filter summary").await;
     browser.click("#try").await;
     browser.find("#test-result").await;
