@@ -18,7 +18,7 @@ fn keys(value: &Value) -> Vec<&str> {
         .collect()
 }
 
-const WEBHOOK_KEYS: [&str; 21] = [
+const WEBHOOK_KEYS: [&str; 24] = [
     "id",
     "name",
     "url",
