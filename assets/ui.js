@@ -6,16 +6,17 @@ const RELATIVE_UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
 
 const isFramed = parent !== window;
 
-const exactTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const hourTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const relativeTime = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
+// One format everywhere, with and without scripts: `2026-03-01 09:05:00`, which is that of Swedish.
+const exactTime = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" });
+const hourTime = new Intl.DateTimeFormat("sv-SE", { timeStyle: "short" });
+const relativeTime = new Intl.RelativeTimeFormat("en", { numeric: "always" });
 
 function relative(date) {
   const seconds = (date.getTime() - Date.now()) / 1000;
   for (const [unit, length] of RELATIVE_UNITS) {
     if (Math.abs(seconds) >= length * 0.99) return relativeTime.format(Math.round(seconds / length), unit);
   }
-  return relativeTime.format(0, "second");
+  return "just now";
 }
 
 function localizeTimes(root) {
@@ -100,21 +101,24 @@ async function openDialog(link) {
 async function submitInPlace(form, button) {
   document.body.ariaBusy = "true";
   try {
-    const loaded = await fetchPage(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const loaded = await fetchPage(form.action, { method: "POST", body: new URLSearchParams(new FormData(form, button)) });
     if (!loaded) return;
     const main = loaded.page.getElementById("main");
-    if (!main || !loaded.response.ok) throw new Error("unexpected response");
+    if (!main || !(loaded.response.ok || loaded.response.status === 422)) throw new Error("unexpected response");
     const text = main.querySelector("#flash")?.textContent.trim();
     const isGood = !main.querySelector("#flash .bad");
     main.querySelector("#flash")?.replaceChildren();
     document.getElementById("main").replaceWith(document.adoptNode(main));
     history.replaceState(null, "", loaded.response.url);
     prepare(main);
-    document.getElementById(button?.id)?.focus();
+    (main.querySelector("[autofocus]") ?? document.getElementById(button?.id))?.focus();
     if (text) showFlash(text, isGood);
   } catch {
     showFlash("The request failed because the server could not be reached. Try again.", false);
-    for (const control of form.querySelectorAll("button")) control.disabled = false;
+    for (const control of form.querySelectorAll("button")) {
+      control.disabled = false;
+      if (control.dataset.idle) control.textContent = control.dataset.idle;
+    }
   } finally {
     document.body.ariaBusy = "false";
   }
@@ -255,14 +259,17 @@ document.addEventListener("click", (event) => {
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") return;
-  if ("enhance" in form.dataset) {
+  if ("enhance" in form.dataset || "enhance" in (event.submitter?.dataset ?? {})) {
     event.preventDefault();
     submitInPlace(form, event.submitter);
   }
   // After the event, so that the value of the button is still sent. Disabling prevents a second submission.
   setTimeout(() => {
     for (const button of form.querySelectorAll("button")) {
-      if (button.dataset.busy) button.textContent = button.dataset.busy;
+      if (button.dataset.busy) {
+        button.dataset.idle = button.textContent;
+        button.textContent = button.dataset.busy;
+      }
       button.disabled = true;
     }
   });

@@ -129,6 +129,47 @@ where user_id = $1 and sequence < $2 and sequence >= $3 and ($4::text is null or
 order by sequence desc
 limit $5
 
+-- name: filter_values
+-- The labels, outlets and statuses of a user's newest events. A label has the catalogue number of its
+-- newest release as its name: that of the label is not stored. $1 user, $2 events to read at most, $3
+-- values to return at most of each list
+with newest as materialized (
+    select sequence, label_id, data ->> 'release_cat' as release,
+        data ->> 'outlet_id' as outlet_id, data ->> 'outlet_name' as outlet,
+        coalesce(data ->> 'status', data ->> 'new_status', data ->> 'delivery_status') as status
+    from walhook.event
+    where user_id = $1 and sequence is not null
+    order by sequence desc
+    limit $2
+)
+(
+    select 'label_ids' as list, label_id::text as value,
+        (array_agg(release order by sequence desc) filter (where release is not null))[1] as name
+    from newest
+    where label_id is not null
+    group by label_id
+    order by max(sequence) desc
+    limit $3
+)
+union all
+(
+    select 'outlet_ids', outlet_id, (array_agg(outlet order by sequence desc) filter (where outlet is not null))[1]
+    from newest
+    where outlet_id is not null
+    group by outlet_id
+    order by max(sequence) desc
+    limit $3
+)
+union all
+(
+    select 'statuses', status, null
+    from newest
+    where status is not null
+    group by status
+    order by max(sequence) desc
+    limit $3
+)
+
 -- name: feed_newest_horizon
 -- Returns the number of the last event that one filtered page of the list examines. No row if there
 -- are fewer events. $1 user, $2 the number before which to start, $3 the number of events to skip:

@@ -185,7 +185,7 @@ where id = any (array(
 -- name: get
 -- A user's webhooks, by id. $1 user, $2 the first id, $3 the last id, $4 how many at most
 select id, to_json(settings) as settings, headers_changed_at, success_count, failure_count,
-       consecutive_failures, last_triggered_at, disabled_at, disabled_reason, created_at, updated_at, public_key,
+       consecutive_failures, failing_since, last_triggered_at, disabled_at, disabled_reason, created_at, updated_at, public_key,
        case when previous_expires_at > now() then previous_expires_at end as previous_secret_expires_at
 from walhook.webhook
 cross join lateral (

@@ -150,7 +150,7 @@ pub async fn replay(
     // First, so that an unknown webhook is reported before errors of the body.
     let settings = manage.webhook(&actor.user, id).await?.settings;
     let requested = body.read(|members| {
-        Requested::read(members, |members| {
+        Requested::read(members, None, |members| {
             let events = members.optional("events", |value| events(value, &settings));
             let labels = members.optional("label_ids", labels);
             let events = events?;

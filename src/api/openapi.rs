@@ -30,6 +30,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(webhooks::read_by_name, webhooks::put))
         .routes(routes!(keys::regenerate_secret))
         .routes(routes!(test::send))
+        .routes(routes!(test::send_unsaved))
         .routes(routes!(account_logs::list))
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))
@@ -72,6 +73,12 @@ pub fn document_json(base_path: &str, catalogue: &Catalogue) -> Value {
         ("Webhook", Purpose::Show),
     ] {
         Settings::describe(&mut document["components"]["schemas"][name], purpose);
+    }
+
+    for name in ["url", "headers"] {
+        let setting =
+            document["components"]["schemas"]["CreateWebhook"]["properties"][name].clone();
+        document["components"]["schemas"]["TestReceiver"]["properties"][name] = setting;
     }
 
     // utoipa repeats the schema there, which lacks the settings.

@@ -24,9 +24,10 @@ use crate::manage::{Actor, JobDraft, JobScope, Manage, PeriodFault, StartedJob};
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)] // The schema of the body; a `Requested` is what is read from it.
 pub struct RecoverWebhook {
-    /// From this time on, or from the start of the retention period if that is later
-    #[schema(value_type = String, format = DateTime, example = "2026-03-01T09:00:00Z")]
-    since: Timestamp,
+    /// From this time on, or from the start of the retention period if that is later. By default from
+    /// the first of the failures that disabled the webhook last; required if it was not disabled
+    #[schema(value_type = Option<String>, format = DateTime, nullable = false, example = "2026-03-01T09:00:00Z")]
+    since: Option<Timestamp>,
     /// Before this time; by default now
     #[schema(value_type = Option<String>, format = DateTime, nullable = false)]
     until: Option<Timestamp>,
@@ -47,19 +48,24 @@ pub struct Requested {
 
 impl Requested {
     /// Reads a job on a time range. `draft` reads the other members, and returns how to make the
-    /// draft of the range if they are valid.
+    /// draft of the range if they are valid. `since` may be absent if it has a `preset`.
     pub fn read<D>(
         members: &mut Members,
+        preset: Option<Timestamp>,
         draft: impl FnOnce(&mut Members) -> Option<D>,
     ) -> Option<Requested>
     where
         D: FnOnce(Timestamp, Option<Timestamp>) -> Result<JobDraft, PeriodFault>,
     {
-        let since = members.required("since", string(time));
+        if preset.is_none() {
+            members.require("since");
+        }
+
+        let since = members.optional("since", string(time));
         let until = members.optional("until", string(time));
         let draft = draft(members);
         let dry_run = members.optional("dry_run", boolean);
-        let since = since?;
+        let since = since?.or(preset)?;
         let until = until?;
 
         // Checked even if other members are invalid, so that all errors are reported at once.
@@ -115,7 +121,7 @@ pub struct RecoveryBody {
     count: u64,
     /// False if the delivery log is too large to count exactly: there may be more deliveries
     count_is_exact: bool,
-    /// As requested, or the start of the retention period
+    /// As requested or by default, or the start of the retention period
     #[schema(format = DateTime)]
     since: String,
     #[schema(format = DateTime)]
@@ -127,7 +133,8 @@ pub struct RecoveryBody {
 ///
 /// Redelivers everything that failed permanently or was cancelled in a time range, each delivery
 /// under its own id in its next round, and delivers the events that the webhook missed while it was
-/// inactive. Runs in the background in small parts, so that new deliveries do not wait for it.
+/// inactive. With `dry_run`, only counts them: for a disabled webhook, `{"dry_run": true}` counts what
+/// waits for it. Runs in the background in small parts, so that new deliveries do not wait for it.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/recover", tag = "webhooks", operation_id = "recoverWebhook",
     request_body = RecoverWebhook,
@@ -146,9 +153,9 @@ pub async fn recover(
     let manage = state.manage();
 
     // First, so that an unknown webhook is reported before errors of the body.
-    manage.webhook(&actor.user, id).await?;
+    let preset = manage.recovery_preset(&actor.user, id).await?;
     let requested = body.read(|members| {
-        Requested::read(members, |members| {
+        Requested::read(members, preset, |members| {
             let outcome = members.optional("outcome", string(|name| query::outcome(&name)))?;
             Some(move |since, until| JobDraft::recovery(since, until, outcome))
         })

@@ -21,8 +21,8 @@ use crate::domain::time::millis;
 use crate::http::conditional::{may_change, may_create};
 use crate::http::problem::Problem;
 use crate::manage::{
-    Fault, List, PutWebhook, UpdatedWebhook, Warning, Webhook, WebhookWithSecret, public_key_text,
-    version,
+    Fault, List, Manage, Policy, PutWebhook, UpdatedWebhook, Warning, Webhook, WebhookWithSecret,
+    public_key_text, version,
 };
 
 /// A webhook, without its secret
@@ -40,6 +40,17 @@ pub struct WebhookBody {
     failure_count: i64,
     /// Failed attempts since the last success
     consecutive_failures: i64,
+    /// When the first failed attempt since the last success ended; null if the last attempt succeeded
+    #[schema(required = true, format = DateTime)]
+    failing_since: Option<String>,
+    /// The failed attempts after which the webhook is disabled, if none succeeds in between, or in
+    /// total if the platform counts all failures; null if it is inactive
+    #[schema(required = true)]
+    failures_until_disabled: Option<u64>,
+    /// Before this time it is not disabled, however many attempts fail; null if it does not fail, or
+    /// has failed long enough
+    #[schema(required = true, format = DateTime)]
+    not_disabled_before: Option<String>,
     #[schema(required = true, format = DateTime)]
     last_triggered_at: Option<String>,
     /// When it was disabled automatically or by the operator; null if it was not, or was reactivated
@@ -63,8 +74,10 @@ pub struct WebhookBody {
     previous_secret_expires_at: Option<String>,
 }
 
-impl From<Webhook> for WebhookBody {
-    fn from(webhook: Webhook) -> Self {
+impl WebhookBody {
+    /// `disablement` is when the webhook is disabled.
+    pub fn new(webhook: Webhook, disablement: &Policy) -> WebhookBody {
+        let countdown = disablement.countdown(&webhook.standing(Timestamp::now()));
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
@@ -72,6 +85,9 @@ impl From<Webhook> for WebhookBody {
             success_count: webhook.success_count,
             failure_count: webhook.failure_count,
             consecutive_failures: webhook.consecutive_failures,
+            failing_since: time(webhook.failing_since),
+            failures_until_disabled: countdown.map(|countdown| countdown.failures),
+            not_disabled_before: time(countdown.and_then(|countdown| countdown.not_before)),
             last_triggered_at: time(webhook.last_triggered_at),
             disabled_at: time(webhook.disabled_at),
             disabled_reason: webhook.disabled_reason,
@@ -149,9 +165,10 @@ fn etag(webhook: &Webhook) -> String {
     format!("\"{}\"", version(webhook))
 }
 
-fn webhook_response(webhook: Webhook) -> Response {
+fn webhook_response(manage: &Manage, webhook: Webhook) -> Response {
     let etag = etag(&webhook);
-    ([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response()
+    let body = WebhookBody::new(webhook, manage.disablement());
+    ([(header::ETAG, etag)], Json(body)).into_response()
 }
 
 /// List webhooks
@@ -175,7 +192,9 @@ pub async fn list(
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Webhooks);
     let target = parameters.finish()?;
-    let page = state.manage().webhooks(&user, cursor, limit).await?;
+    let manage = state.manage();
+    let page = manage.webhooks(&user, cursor, limit).await?;
+    let page = page.map(|webhook| WebhookBody::new(webhook, manage.disablement()));
     Ok(Page::<WebhookBody>::from(page).response(&target))
 }
 
@@ -206,7 +225,7 @@ fn created_response(state: &ApiState, created: WebhookWithSecret) -> Result<Resp
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
     let secret = created.secret.expose_secret().to_owned();
     let body = CreatedWebhook {
-        webhook: created.webhook.into(),
+        webhook: WebhookBody::new(created.webhook, state.manage().disablement()),
         secret,
         warnings: warnings(created.warnings),
     };
@@ -237,12 +256,14 @@ pub async fn read_by_name(
     Caller(user): Caller,
     WebhookName(name): WebhookName,
 ) -> Result<Response, Problem> {
+    let manage = state.manage();
+
     // No webhook has a name that is not valid.
     let found = match text::name(&name) {
-        Ok(name) => state.manage().webhook_by_name(&user, name).await?,
+        Ok(name) => manage.webhook_by_name(&user, name).await?,
         Err(_) => None,
     };
-    Ok(webhook_response(found.ok_or(Fault::NoSuchWebhook)?))
+    Ok(webhook_response(manage, found.ok_or(Fault::NoSuchWebhook)?))
 }
 
 /// Create or replace a webhook
@@ -286,7 +307,7 @@ pub async fn put(
         .await?;
     match put {
         PutWebhook::Created(created) => created_response(&state, created),
-        PutWebhook::Replaced(updated) => Ok(updated_response(updated)),
+        PutWebhook::Replaced(updated) => Ok(updated_response(state.manage(), updated)),
     }
 }
 
@@ -308,7 +329,8 @@ pub async fn read(
     Caller(user): Caller,
     WebhookId(id): WebhookId,
 ) -> Result<Response, Problem> {
-    Ok(webhook_response(state.manage().webhook(&user, id).await?))
+    let manage = state.manage();
+    Ok(webhook_response(manage, manage.webhook(&user, id).await?))
 }
 
 /// Edit a webhook
@@ -338,13 +360,13 @@ pub async fn update(
         .manage()
         .update_webhook(&actor, id, body.json(), &condition)
         .await?;
-    Ok(updated_response(updated))
+    Ok(updated_response(state.manage(), updated))
 }
 
-fn updated_response(updated: UpdatedWebhook) -> Response {
+fn updated_response(manage: &Manage, updated: UpdatedWebhook) -> Response {
     let etag = etag(&updated.webhook);
     let body = UpdatedBody {
-        webhook: updated.webhook.into(),
+        webhook: WebhookBody::new(updated.webhook, manage.disablement()),
         warnings: warnings(updated.warnings),
     };
 

@@ -20,6 +20,7 @@ use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
 use crate::domain::event::EventKind;
 use crate::domain::headers::MASK;
+use crate::domain::webhook::Target;
 use crate::manage::{self, LogDetail, RenderedRequest, SigningSecret, UncallableHost};
 use crate::record;
 use crate::store::{Store, StoreError};
@@ -190,6 +191,25 @@ impl manage::Receivers for Receivers {
             let log = record::record_test(&store, &tracer, &attempted).await?;
 
             Ok((log, attempted.attempt))
+        };
+
+        let test = self.runtime.spawn(test.in_current_span());
+        async move { test.await? }.boxed()
+    }
+
+    fn send_unsaved_test(
+        &self,
+        target: Target,
+        delivery: Delivery,
+    ) -> BoxFuture<'_, anyhow::Result<Attempt>> {
+        let sender = self.sender.clone();
+
+        let test = async move {
+            let notification = Notification {
+                test: true,
+                ..(&delivery).into()
+            };
+            Ok(sender.attempt(&target, &notification).await?)
         };
 
         let test = self.runtime.spawn(test.in_current_span());

@@ -14,7 +14,7 @@ use crate::domain::event::UserId;
 use crate::domain::time::millis;
 use crate::domain::webhook::WebhookState;
 use crate::manage::operators::{self, OwnedWebhook};
-use crate::manage::{JobDraft, JobScope};
+use crate::manage::{JobDraft, JobScope, Policy};
 
 #[derive(Debug, Subcommand)]
 pub enum WebhookAction {
@@ -69,6 +69,7 @@ pub enum WebhookAction {
 }
 
 pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
+    let policy = config.disable.policy();
     let store = open_store(config.store_url()?, 1).await?;
     let id = match action {
         WebhookAction::List {
@@ -88,7 +89,7 @@ pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
                 eprintln!("there may be more: see --after {last}");
             }
 
-            let json_line = |found| format!("{}\n", json_object(found));
+            let json_line = |found| format!("{}\n", json_object(found, &policy));
             return print_text(&match json {
                 true => found.into_iter().map(json_line).collect(),
                 false => table(COLUMNS, found.iter().map(cells)),
@@ -104,7 +105,7 @@ pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
     match action {
         WebhookAction::List { .. } => {}
         WebhookAction::Show { .. } => {
-            return print_text(&format!("{:#}\n", json_object(found)));
+            return print_text(&format!("{:#}\n", json_object(found, &policy)));
         }
         WebhookAction::Disable { reason, .. } => {
             let disabled = operators::disable(&store, &found, &reason).await?;
@@ -134,7 +135,7 @@ pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
             let preset = manage.recovery_preset(&found.user, id).await?;
             let Some(since) = since.or(preset) else {
                 anyhow::bail!(
-                    "webhook {id} was not disabled automatically: --since says from when on to recover"
+                    "webhook {id} was not disabled in the retention period: --since says from when on to recover"
                 );
             };
 
@@ -198,9 +199,9 @@ fn cells(found: &OwnedWebhook) -> [String; 8] {
 }
 
 /// The webhook as the API shows it, with its owner and state.
-fn json_object(found: OwnedWebhook) -> Value {
+fn json_object(found: OwnedWebhook, policy: &Policy) -> Value {
     let mut object = json!({"user": found.user.to_string(), "state": found.state()});
-    let shown = serde_json::to_value(WebhookBody::from(found.webhook));
+    let shown = serde_json::to_value(WebhookBody::new(found.webhook, policy));
 
     if let (Some(object), Ok(Value::Object(shown))) = (object.as_object_mut(), shown) {
         object.extend(shown);

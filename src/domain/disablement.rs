@@ -38,6 +38,15 @@ pub struct Standing {
     pub now: Timestamp,
 }
 
+/// How far an active webhook is from being disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Countdown {
+    /// The failed attempts that disable it, if none succeeds in between: at least 1.
+    pub failures: u64,
+    /// It is not disabled before this time. None if it does not fail, or has failed long enough.
+    pub not_before: Option<Timestamp>,
+}
+
 /// What to do with a webhook after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -79,6 +88,23 @@ impl Policy {
             CountedFailures::Consecutive { .. } => standing.consecutive_failures,
             CountedFailures::Cumulative => standing.failures,
         }
+    }
+
+    /// Returns how far a webhook is from being disabled. None if it is inactive.
+    pub fn countdown(&self, standing: &Standing) -> Option<Countdown> {
+        let left = u64::from(self.threshold).saturating_sub(self.count(standing));
+        let not_before = match (self.counted, standing.failing_since) {
+            (CountedFailures::Consecutive { min_duration }, Some(since)) => {
+                let earliest = since.checked_add(min_duration).ok();
+                earliest.filter(|at| *at > standing.now)
+            }
+            _ => None,
+        };
+
+        standing.active.then_some(Countdown {
+            failures: left.max(1),
+            not_before,
+        })
     }
 
     fn lasted_long_enough(&self, standing: &Standing) -> bool {
@@ -163,6 +189,33 @@ mod tests {
         };
 
         assert_eq!(at_once.judge(&standing(10, 10, 0)), Verdict::Disable);
+    }
+
+    #[test]
+    fn a_countdown_ends_with_the_failure_that_disables() {
+        let left = |policy: &Policy, standing: Standing| policy.countdown(&standing).unwrap();
+        let none_before = |failures| Countdown {
+            failures,
+            not_before: None,
+        };
+
+        assert_eq!(left(&CUMULATIVE, standing(4, 1, 0)), none_before(6));
+        assert_eq!(left(&CONSECUTIVE, standing(9, 4, 300)), none_before(6));
+
+        // The count has been reached, but not the minimum duration.
+        let waiting = Countdown {
+            failures: 1,
+            not_before: Some(at(1_000_060)),
+        };
+        assert_eq!(left(&CONSECUTIVE, standing(500, 500, 240)), waiting);
+
+        assert_eq!(left(&CONSECUTIVE, standing(0, 0, 0)), none_before(10));
+
+        let inactive = Standing {
+            active: false,
+            ..standing(4, 4, 0)
+        };
+        assert_eq!(CUMULATIVE.countdown(&inactive), None);
     }
 
     #[test]

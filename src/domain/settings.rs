@@ -198,6 +198,33 @@ impl<'a> Base<'a> {
     }
 }
 
+/// A receiver to test before a webhook with these settings is saved.
+pub struct TestDraft {
+    pub url: String,
+    pub headers: Headers,
+    /// None for any.
+    pub event: Option<EventKind>,
+}
+
+impl TestDraft {
+    /// Reads a draft by the checks of the settings.
+    pub fn read(json: &[u8], check_url: CheckUrl<'_>) -> Checked<TestDraft> {
+        let values = serde_json::from_slice(json).map_err(invalid)?;
+        Members::read(values, |members| {
+            let event = |name: String| name.parse().map_err(|_| UNKNOWN_EVENT);
+            let url = members.required("url", string(|url| checked_url(&url, check_url)));
+            let headers = members.optional("headers", given_headers);
+            let event = members.optional("event", string(event));
+
+            Some(TestDraft {
+                url: url?,
+                headers: headers?.unwrap_or_default(),
+                event: event?,
+            })
+        })
+    }
+}
+
 /// What an object with settings is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {

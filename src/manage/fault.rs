@@ -57,8 +57,8 @@ pub enum Fault {
         "the webhook has too many unfinished recoveries and replays: wait until one has finished, or cancel one"
     )]
     TooManyRecoveries,
-    /// Too many tests of the webhook are in flight.
-    #[error("several tests of this webhook are in flight: wait for their responses")]
+    /// Too many tests of the webhook, or of receivers without one, are in flight.
+    #[error("several tests are in flight: wait for their responses")]
     TooManyTests,
     /// The user does something too often, or too many times at once.
     #[error("{what}: wait {seconds} s before the next one")]

@@ -140,11 +140,36 @@ pub struct StartedJob {
 
 impl Manage {
     /// Returns from when on to recover a webhook that was disabled: from the first of the failures
-    /// that led to it.
+    /// that led to it. None if it was not disabled, or longer ago than notices are kept.
     pub async fn recovery_preset(&self, user: &UserId, webhook: Uuid) -> Result<Option<Timestamp>> {
         let webhook = self.webhook(user, webhook).await?;
-        let failing_since = notices::last_failing_since(&self.store, webhook.id).await?;
-        Ok(failing_since.map(recovery_since))
+        self.recoverable_since(&webhook).await
+    }
+
+    async fn recoverable_since(&self, webhook: &Webhook) -> Result<Option<Timestamp>> {
+        let is_by_operator = webhook.is_disabled_by_operator();
+        let noticed = match is_by_operator {
+            true => None,
+            false => notices::last_failing_since(&self.store, webhook.id).await?,
+        };
+
+        // An attempt that was in flight may have ended the run of failures after the disablement.
+        let since = webhook.disabled_at.map(|disabled_at| {
+            let failing_since = webhook.failing_since.unwrap_or(disabled_at);
+            failing_since.min(disabled_at)
+        });
+        Ok(noticed.or(since).map(recovery_since))
+    }
+
+    /// Returns the recovery of everything that a disabled webhook has not got since the first of the
+    /// failures that led to it. None if it is not disabled.
+    pub async fn recovery_of_disabled(&self, webhook: &Webhook) -> Result<Option<JobDraft>> {
+        if webhook.disabled_at.is_none() {
+            return Ok(None);
+        }
+
+        let since = self.recoverable_since(webhook).await?;
+        Ok(since.and_then(|since| JobDraft::recovery(since, None, None).ok()))
     }
 
     /// Counts what [`Manage::start_job`] would deliver.

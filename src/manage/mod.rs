@@ -11,6 +11,7 @@ mod deliveries;
 pub mod erase;
 mod fault;
 pub mod feed;
+mod filter_values;
 mod idempotency;
 mod jobs;
 mod keys;
@@ -44,11 +45,12 @@ pub use self::receivers::{Receivers, RenderedRequest, SigningSecret, UncallableH
 pub use self::service::Manage;
 pub use self::sessions::{Principal, SignInLink};
 pub use self::stats::{BriefHour, Counts, Hour};
-pub use self::test_delivery::TestReport;
+pub use self::test_delivery::{LoggedTest, TestReport};
 pub use self::tokens::TokenWithText;
 pub use self::webhooks::{
     PutWebhook, UpdatedWebhook, VersionCondition, Warning, WebhookWithSecret, version,
 };
+pub use crate::domain::disablement::{Countdown, Policy};
 pub use crate::domain::ordering::Ordering;
 pub use crate::domain::scope::Scope;
 pub use crate::domain::signing::Signing;
@@ -56,7 +58,7 @@ pub use crate::store::access::{LONGEST_LIFE as SESSION_LIFETIME, NewToken, Token
 pub use crate::store::audit::{Action, Actor, Record as AuditRecord, RecordFilter, Via};
 pub use crate::store::deliveries::{NextAttempt, TimedEntry};
 pub use crate::store::feed::{
-    Event, EventDelivery, EventHeadline, FeedFilter, PageSize as FeedPageSize,
+    Event, EventDelivery, EventHeadline, FeedFilter, FilterValue, PageSize as FeedPageSize,
 };
 pub use crate::store::jobs::{Job, JobState};
 pub use crate::store::logs::{Entry, EventData, LogDetail, LogFilter, StatusFilter};

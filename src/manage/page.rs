@@ -127,6 +127,16 @@ impl<T> ListPage<T> {
         }
     }
 
+    /// Converts the rows.
+    pub fn map<U>(self, convert: impl FnMut(T) -> U) -> ListPage<U> {
+        ListPage {
+            list: self.list,
+            items: self.items.into_iter().map(convert).collect(),
+            next: self.next,
+            is_partial: self.is_partial,
+        }
+    }
+
     /// Lets the next page start after `horizon`, the last row that was examined, if the search
     /// stopped early and found no more rows.
     pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> ListPage<T> {

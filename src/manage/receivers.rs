@@ -8,6 +8,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::domain::delivery::{Attempt, Delivery};
+use crate::domain::webhook::Target;
 use crate::store::StoreError;
 use crate::store::logs::LogDetail;
 
@@ -34,6 +35,13 @@ pub trait Receivers: Send + Sync {
     /// Makes one attempt, whatever the webhook's state, and logs it as a test. Returns the log
     /// entry's id. An error is a fault of Walhook, not of the receiver.
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>>;
+
+    /// Makes one attempt at a receiver without a webhook. Nothing is stored.
+    fn send_unsaved_test(
+        &self,
+        target: Target,
+        delivery: Delivery,
+    ) -> BoxFuture<'_, anyhow::Result<Attempt>>;
 }
 
 /// Why a URL's host cannot be called. The texts can be shown to the webhook's owner.

@@ -10,6 +10,7 @@ use super::limits::{ConcurrencyLimit, RateLimit};
 use super::receivers::Receivers;
 use super::searches::Searches;
 use crate::config::Config;
+use crate::domain::disablement::Policy;
 use crate::domain::event::UserId;
 use crate::events::Catalogue;
 use crate::store::Store;
@@ -35,8 +36,10 @@ pub struct ManageState {
     pub(super) receivers: Arc<dyn Receivers>,
     pub(super) webhooks_per_user: u32,
     pub(super) retention_days: u32,
+    pub(super) disablement: Policy,
     pub(super) lookups: ConcurrencyLimit<UserId>,
-    pub(super) tests: ConcurrencyLimit<Uuid>,
+    /// By user and webhook, which is None for tests before a webhook is saved.
+    pub(super) tests: ConcurrencyLimit<(UserId, Option<Uuid>)>,
     pub(super) test_quota: RateLimit<UserId>,
     pub(super) searches: Searches,
     pub(super) feed: Feed,
@@ -69,12 +72,18 @@ impl Manage {
             receivers,
             webhooks_per_user: config.limits.webhooks_per_user,
             retention_days: config.retention.days,
+            disablement: config.disable.policy(),
             lookups: ConcurrencyLimit::new(MAX_LOOKUPS),
             tests: ConcurrencyLimit::new(MAX_TESTS_IN_FLIGHT),
             test_quota: RateLimit::per_minute(NonZeroU32::MIN, TEST_BURST),
             searches: Searches::new(),
             catalogue,
         }))
+    }
+
+    /// When a failing webhook is disabled.
+    pub fn disablement(&self) -> &Policy {
+        &self.disablement
     }
 
     /// The events that webhooks can subscribe to.

@@ -1,4 +1,4 @@
-//! Tests: one attempt with example data at the owner's request.
+//! Tests: one attempt with example data at the owner's request, also before a webhook is saved.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,18 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
+use super::limits::OperationPermit;
 use super::service::Manage;
-use crate::domain::delivery::{Delivery, ErrorKind, Lease};
-use crate::domain::event::{EventKind, delivery_id};
+use crate::domain::delivery::{Attempt, Delivery, ErrorKind, Lease};
+use crate::domain::event::{EventKind, UserId, delivery_id};
+use crate::domain::headers::CustomHeaders;
+use crate::domain::settings::TestDraft;
+use crate::domain::webhook::Target;
 use crate::store::StoreError;
 use crate::store::audit::Actor;
 use crate::store::logs;
 use crate::telemetry::recurring;
+use crate::vault::new_webhook_secret;
 
 /// The result of a test.
 #[derive(Clone, Debug)]
@@ -23,7 +28,31 @@ pub struct TestReport {
     pub duration: Option<Duration>,
     /// None if the test was delivered.
     pub error: Option<(ErrorKind, String)>,
-    /// The entry of the delivery log.
+}
+
+impl From<&Attempt> for TestReport {
+    fn from(attempt: &Attempt) -> TestReport {
+        let answer = &attempt.answer;
+        let message = || answer.message().unwrap_or_default().to_owned();
+
+        TestReport {
+            response_status: answer.status(),
+            duration: attempt.sent.as_ref().map(|sent| sent.duration),
+            error: answer.error().map(|kind| (kind, message())),
+        }
+    }
+}
+
+impl TestReport {
+    pub fn is_delivered(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+/// A test of a webhook, with its entry of the delivery log.
+#[derive(Clone, Debug)]
+pub struct LoggedTest {
+    pub report: TestReport,
     pub log_id: Uuid,
 }
 
@@ -34,15 +63,11 @@ impl Manage {
         actor: &Actor,
         webhook: Uuid,
         event: Option<EventKind>,
-    ) -> Result<TestReport> {
+    ) -> Result<LoggedTest> {
         let settings = self.webhook(&actor.user, webhook).await?.settings;
         let first = || settings.events.iter().find_map(|event| event.parse().ok());
         let kind = event.or_else(first).ok_or(Fault::Internal)?;
-        let what = "many tests were sent in the last hours";
-        let refused = |seconds| Fault::RateLimit { what, seconds };
-
-        self.test_quota.check(&actor.user).map_err(refused)?;
-        let permit = self.tests.acquire(&webhook).ok_or(Fault::TooManyTests)?;
+        let permit = self.begin_test(&actor.user, Some(webhook))?;
 
         // A task of its own: the attempt is logged even if the client disconnects.
         let manage = self.clone();
@@ -57,26 +82,75 @@ impl Manage {
         task.await.map_err(|_| Fault::Internal)?
     }
 
-    async fn attempt_test(
+    /// Sends an example event to the receiver that `json` names, and waits for the response. Nothing
+    /// is stored. The request is signed with a secret that is used only once: a receiver that
+    /// verifies signatures rejects it.
+    pub async fn test_receiver(&self, actor: &Actor, json: &[u8]) -> Result<TestReport> {
+        let check_url = |url: &str| self.receivers.check_url(url).map(String::from);
+        let draft = TestDraft::read(json, &check_url).map_err(Fault::InvalidSettings)?;
+        let headers = draft.headers.resolve(&CustomHeaders::default());
+        let headers = headers.map_err(|errors| {
+            let errors = errors.into_iter().map(|error| error.below("headers"));
+            Fault::InvalidSettings(errors.collect())
+        })?;
+        let permit = self.begin_test(&actor.user, None)?;
+
+        let webhook = Uuid::now_v7();
+        let kind = draft.event.unwrap_or(EventKind::ALL[0]);
+        let delivery = self.test_of(webhook, Uuid::now_v7(), kind);
+        let target = Target {
+            webhook,
+            url: draft.url.into(),
+            active: true,
+            secret: new_webhook_secret(),
+            headers,
+        };
+
+        // A task of its own: a client that disconnects does not end the request to the receiver.
+        let manage = self.clone();
+        let test = async move {
+            let _permit = permit;
+            manage.receivers.send_unsaved_test(target, delivery).await
+        };
+
+        let task = tokio::spawn(test.in_current_span());
+        let sent = task.await.map_err(|_| Fault::Internal)?;
+        let attempt = sent.map_err(|error| {
+            recurring!(
+                error,
+                error = format!("{error:#}"),
+                "tests before saving cannot be sent"
+            );
+            Fault::Internal
+        })?;
+
+        tracing::info!(user = %actor.user, "receiver tested before its webhook is saved");
+        Ok(TestReport::from(&attempt))
+    }
+
+    /// Counts a test, which lasts until the permit is dropped. All tests of a user share one budget.
+    fn begin_test(
         &self,
-        actor: &Actor,
-        webhook: Uuid,
-        kind: EventKind,
-    ) -> Result<TestReport> {
-        let event = Uuid::now_v7();
-        let occurred_at = Timestamp::now();
-        let data = self.catalogue.get(kind).example.clone();
+        user: &UserId,
+        webhook: Option<Uuid>,
+    ) -> Result<OperationPermit<(UserId, Option<Uuid>)>> {
+        let what = "many tests were sent in the last hours";
+        let refused = |seconds| Fault::RateLimit { what, seconds };
 
-        logs::insert_test_event(&self.store, actor, webhook, event, kind, occurred_at, &data)
-            .await?;
+        self.test_quota.check(user).map_err(refused)?;
+        let permit = self.tests.acquire(&(user.clone(), webhook));
+        permit.ok_or(Fault::TooManyTests)
+    }
 
-        let delivery = Delivery {
+    /// Returns a delivery of the event type's example, which is only sent once.
+    fn test_of(&self, webhook: Uuid, event: Uuid, kind: EventKind) -> Delivery {
+        Delivery {
             id: delivery_id(event, webhook),
             webhook,
             event,
             kind,
-            occurred_at,
-            data: data.into(),
+            occurred_at: Timestamp::now(),
+            data: self.catalogue.get(kind).example.clone().into(),
             round: 1,
             attempt: 1,
             sequence: None,
@@ -88,7 +162,20 @@ impl Manage {
                 token: Uuid::nil(),
                 until: Instant::now(),
             },
-        };
+        }
+    }
+
+    async fn attempt_test(
+        &self,
+        actor: &Actor,
+        webhook: Uuid,
+        kind: EventKind,
+    ) -> Result<LoggedTest> {
+        let event = Uuid::now_v7();
+        let delivery = self.test_of(webhook, event, kind);
+        let (at, data) = (delivery.occurred_at, &delivery.data);
+
+        logs::insert_test_event(&self.store, actor, webhook, event, kind, at, data).await?;
 
         let sent = self.receivers.send_test(delivery).await;
         let (log_id, attempt) = sent.map_err(|error| match error.downcast::<StoreError>() {
@@ -99,13 +186,8 @@ impl Manage {
             }
         })?;
 
-        let answer = &attempt.answer;
-        Ok(TestReport {
-            response_status: answer.status(),
-            duration: attempt.sent.as_ref().map(|sent| sent.duration),
-            error: answer
-                .error()
-                .map(|kind| (kind, answer.message().unwrap_or_default().to_owned())),
+        Ok(LoggedTest {
+            report: TestReport::from(&attempt),
             log_id,
         })
     }

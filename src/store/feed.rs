@@ -45,6 +45,18 @@ pub struct EventHeadline {
 
 from_row! { EventHeadline { id, kind, occurred_at, label = "label_id", sequence, about } }
 
+/// A value of a list in webhooks' filters that events of a user have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterValue {
+    /// The name of the list: `label_ids`, `outlet_ids` or `statuses`.
+    pub list: String,
+    pub value: String,
+    /// The outlet's name, or the catalogue number of the label's newest release.
+    pub name: Option<String>,
+}
+
+from_row! { FilterValue { list, value, name } }
+
 /// Which events to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedFilter {
@@ -100,6 +112,19 @@ fn event(row: &Row) -> Result<Option<Event>> {
 /// Returns the number of the last event.
 pub async fn last_sequence(store: &Store) -> Result<i64> {
     store.fetch_one(sql::event::LAST_SEQUENCE, &[]).await
+}
+
+/// Returns the values of filters that the newest `examined` events of the user have, the latest
+/// first, at most `most` of each list.
+pub async fn filter_values(
+    store: &Store,
+    user: &UserId,
+    examined: i64,
+    most: i64,
+) -> Result<Vec<FilterValue>> {
+    store
+        .fetch_all(sql::event::FILTER_VALUES, &[user, &examined, &most])
+        .await
 }
 
 /// Reads the user's events after the number `after`, in order.

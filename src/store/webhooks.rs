@@ -13,11 +13,12 @@ use super::audit::{self, Action, Actor};
 use super::keys::SealedKeyPair;
 use super::statement::{Params, Statements, column, from_row};
 use super::{Result, Store, StoreError, delivery, sequences};
+use crate::domain::disablement::Standing;
 use crate::domain::event::UserId;
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
 use crate::domain::settings::Settings;
-use crate::domain::webhook::WebhookState;
+use crate::domain::webhook::{BY_OPERATOR, WebhookState};
 use crate::sql::store as sql;
 use crate::vault::Sealed;
 
@@ -39,6 +40,8 @@ pub struct Webhook {
     pub success_count: i64,
     pub failure_count: i64,
     pub consecutive_failures: i64,
+    /// When the first failure since the last success occurred. None if the last attempt succeeded.
+    pub failing_since: Option<Timestamp>,
     pub last_triggered_at: Option<Timestamp>,
     pub disabled_at: Option<Timestamp>,
     pub disabled_reason: Option<String>,
@@ -57,6 +60,7 @@ from_row!(Webhook {
     success_count,
     failure_count,
     consecutive_failures,
+    failing_since,
     last_triggered_at,
     disabled_at,
     disabled_reason,
@@ -67,6 +71,24 @@ from_row!(Webhook {
 });
 
 impl Webhook {
+    /// Returns the counters by which it is disabled, as of `now`.
+    pub fn standing(&self, now: Timestamp) -> Standing {
+        let count = |number: i64| u64::try_from(number).unwrap_or_default();
+        Standing {
+            active: self.settings.active,
+            failures: count(self.failure_count),
+            consecutive_failures: count(self.consecutive_failures),
+            failing_since: self.failing_since,
+            warned_at: None,
+            now,
+        }
+    }
+
+    pub fn is_disabled_by_operator(&self) -> bool {
+        let reason = self.disabled_reason.as_deref();
+        reason.is_some_and(|reason| reason.starts_with(BY_OPERATOR))
+    }
+
     /// Whether both have the same settings, with the same values of headers.
     pub fn has_settings_of(&self, other: &Webhook) -> bool {
         self.settings == other.settings && self.headers_changed_at == other.headers_changed_at

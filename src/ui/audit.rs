@@ -11,7 +11,7 @@ use super::fields::Fields;
 use super::format::{Count, sentence};
 use super::page::{Frame, Section, page};
 use super::state::webhook_path;
-use super::time::Exact;
+use super::time::Ago;
 use super::visit::Visit;
 use crate::manage::{Action, AuditRecord, Cursor, List, RecordFilter};
 

@@ -81,6 +81,57 @@ pub fn by_family(catalogue: &Catalogue) -> [Family<'_>; 5] {
     })
 }
 
+/// Selections of events that the form offers, besides all, none and each group: the value of the
+/// button, and its label.
+pub const PRESETS: [(&str, &str); 2] = [("progress", "Release progress"), ("failures", "Failures")];
+
+/// Returns whether a preset has the event.
+fn is_preset(preset: &str, kind: EventKind) -> bool {
+    let is_failure = matches!(kind, EventKind::DeliveryFailed | EventKind::TranscodeFailed);
+    match preset {
+        "progress" => matches!(
+            kind,
+            EventKind::ReleaseReviewStatusChanged
+                | EventKind::ReleaseDistributed
+                | EventKind::DeliveryCompleted
+                | EventKind::DeliveryFailed
+                | EventKind::TakedownCompleted
+        ),
+        _ => is_failure,
+    }
+}
+
+/// Returns the events that are chosen after a button of the form was pressed. A group's button
+/// chooses all of its events, or none if all are chosen.
+pub fn choose(
+    catalogue: &Catalogue,
+    button: &str,
+    is_chosen: impl Fn(&str) -> bool,
+) -> Vec<&'static str> {
+    let group = FAMILIES.iter().find(|name| **name == button);
+    let is_in_group = |kind| group.is_some_and(|group| family(kind) == *group);
+    let is_whole = EventKind::ALL
+        .iter()
+        .filter(|kind| is_in_group(**kind))
+        .all(|kind| is_chosen(kind.as_str()));
+
+    let is_meant = |event_type: &&EventType| {
+        let kind = event_type.rule.kind;
+        match button {
+            "all" => event_type.is_available,
+            "none" => false,
+            _ if is_in_group(kind) => !is_whole,
+            _ if group.is_some() => is_chosen(kind.as_str()),
+            preset => is_preset(preset, kind),
+        }
+    };
+
+    let chosen = catalogue.iter().filter(is_meant);
+    chosen
+        .map(|event_type| event_type.rule.kind.as_str())
+        .collect()
+}
+
 fn entry(event_type: &EventType) -> CatalogueEntry {
     let schema = &event_type.schema;
     let required: Vec<&str> = schema["required"]
@@ -175,6 +226,28 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_is_chosen_as_a_whole_and_then_not_at_all() {
+        let catalogue = Catalogue::default();
+        let press = |button: &str, chosen: &[&str]| {
+            choose(&catalogue, button, |name| chosen.contains(&name))
+        };
+
+        let whole = [
+            "payment.statement_ready",
+            "transcode.completed",
+            "transcode.failed",
+        ];
+        assert_eq!(press("Transcoding", &whole[..2]), whole);
+        assert_eq!(press("Transcoding", &whole), whole[..1]);
+        assert_eq!(
+            press("failures", &whole),
+            ["delivery.failed", "transcode.failed"]
+        );
+        assert_eq!(press("all", &[]).len(), EventKind::ALL.len());
+        assert_eq!(press("none", &whole), [""; 0]);
+    }
 
     #[test]
     fn every_key_of_every_event_is_described() {

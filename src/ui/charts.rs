@@ -96,7 +96,7 @@ impl Unit {
     }
 
     fn format(self, at: Timestamp) -> String {
-        at.strftime(if self == Unit::Hour { "%H:%M" } else { "%d %b" })
+        at.strftime(if self == Unit::Hour { "%H:%M" } else { "%m-%d" })
             .to_string()
     }
 }

@@ -32,12 +32,12 @@ pub struct Question {
     has_overlap: bool,
 }
 
-/// The overlaps to choose from: the value of the field, and its label.
+/// The overlaps to choose from, the preset one first: the value of the field, and its label.
 pub const OVERLAPS: [(&str, &str); 4] = [
-    ("0s", "None"),
-    ("1h", "1 hour"),
     ("24h", "24 hours"),
+    ("1h", "1 hour"),
     ("168h", "7 days"),
+    ("0s", "Not at all"),
 ];
 
 pub const DELETE: Question = Question {
@@ -49,7 +49,7 @@ pub const DELETE: Question = Question {
 };
 pub const REGENERATE: Question = Question {
     title: "Regenerate secret",
-    text: "Without an overlap, the current secret stops working immediately. Your receiver will reject deliveries until it has the new secret.",
+    text: "The old secret can stay valid for some time, so that you can replace it in your receiver without losing a delivery. The new one is shown once.",
     verb: "Regenerate",
     action: "secret",
     has_overlap: true,

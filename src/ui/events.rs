@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::fields::Fields;
 use super::format::pretty;
 use super::page::{Frame, Section, page, validated};
-use super::time::Exact;
+use super::time::Ago;
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::manage::feed::{DeliveryState, FeedPosition};

@@ -73,6 +73,15 @@ impl Fields {
         self.0.all(name)
     }
 
+    /// Returns the fields with these values of the field `name` instead of the present ones.
+    pub fn with<'a>(&self, name: &str, values: impl IntoIterator<Item = &'a str>) -> Fields {
+        let others = self.0.except(name).cloned();
+        let values = values
+            .into_iter()
+            .map(|value| (name.to_owned(), value.to_owned()));
+        Fields::from(others.chain(values).collect::<Vec<_>>())
+    }
+
     /// Parses a field that may be empty. Adds `error` to `errors` if the value is invalid.
     pub fn optional<T>(
         &self,

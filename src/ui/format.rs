@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::domain::webhook::BY_OPERATOR;
-use crate::manage::Ordering;
+use crate::manage::{JobScope, Ordering, Webhook};
 
 /// A number with commas between the thousands.
 pub struct Count<T>(pub T);
@@ -86,10 +86,26 @@ pub fn pretty(json: &str) -> String {
 }
 
 /// Returns how a webhook was disabled, as the beginning of a sentence.
-pub fn disabled_by(reason: Option<&str>) -> &'static str {
-    match reason {
-        Some(reason) if reason.starts_with(BY_OPERATOR) => "Disabled by the operator",
-        _ => "Disabled automatically",
+pub fn disabled_by(webhook: &Webhook) -> &'static str {
+    match webhook.is_disabled_by_operator() {
+        true => "Disabled by the operator",
+        false => "Disabled automatically",
+    }
+}
+
+/// Returns "58 failures".
+pub fn failures(count: impl fmt::Display) -> String {
+    let count = Count(count).to_string();
+    let noun = if count == "1" { "failure" } else { "failures" };
+    format!("{count} {noun}")
+}
+
+/// Returns "13 events are", or "50,000 or more events are" if there are too many to count.
+pub fn events_are(scope: &JobScope) -> String {
+    match (scope.count, scope.is_exact) {
+        (1, true) => "1 event is".to_owned(),
+        (count, true) => format!("{} events are", Count(count)),
+        (count, false) => format!("{} or more events are", Count(count)),
     }
 }
 

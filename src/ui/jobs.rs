@@ -10,7 +10,7 @@ use super::flash::Flash;
 use super::format::Count;
 use super::page::{Frame, Section, page, redirect};
 use super::state::webhook_path;
-use super::time::Exact;
+use super::time::Ago;
 use super::visit::{Ids, Visit};
 use crate::manage::{Cursor, Job, JobState, List, Webhook};
 

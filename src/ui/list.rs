@@ -6,11 +6,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::charts::Sparkline;
 use super::error::PageError;
-use super::format::{Count, disabled_by, disabled_reason};
+use super::format::{Count, disabled_by, disabled_reason, failures};
 use super::page::{Frame, Section, page};
-use super::time::{Ago, Exact};
+use super::time::Ago;
 use super::visit::Visit;
-use crate::manage::{BriefHour, Webhook};
+use crate::manage::{BriefHour, Countdown, Webhook};
 
 /// More than a user has, unless an operator sets a very high limit.
 const MAX_ROWS: usize = 200;
@@ -20,7 +20,7 @@ const HOURS: i64 = 24;
 #[template(path = "ui/list.html")]
 struct WebhooksPage {
     frame: Frame,
-    rows: Vec<(Webhook, Sparkline)>,
+    rows: Vec<(Webhook, Sparkline, Option<Countdown>)>,
     limit: u32,
 }
 
@@ -34,7 +34,8 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
         .await?;
     let row = |webhook: Webhook| {
         let sparkline = sparkline(&webhook, &hours, now);
-        (webhook, sparkline)
+        let countdown = manage.disablement().countdown(&webhook.standing(now));
+        (webhook, sparkline, countdown)
     };
 
     let rows = webhooks.into_iter().map(row).collect();

@@ -26,6 +26,8 @@ mod log_line;
 mod logs;
 mod page;
 mod period;
+mod picker;
+mod reactivate;
 mod recover;
 mod replay;
 mod secret;
@@ -76,6 +78,7 @@ pub fn router(state: UiState) -> Router {
         )
         .route("/new-secret", get(secret::show).post(secret::hide))
         .route("/test", get(test::form))
+        .route("/reactivate", post(reactivate::reactivate))
         .route("/recover", get(recover::form).post(recover::start))
         .route("/replay", get(replay::form).post(replay::start))
         .route("/jobs", get(jobs::show))
@@ -90,11 +93,8 @@ pub fn router(state: UiState) -> Router {
         .route(HOME, get(list::show))
         .route("/ui/login", get(sign_in::form).post(sign_in::submit))
         .route("/ui/logout", post(sign_in::sign_out))
-        .route(
-            "/ui/webhooks",
-            get(async || Redirect::to(HOME)).post(edit::create),
-        )
-        .route("/ui/webhooks/new", get(edit::new))
+        .route("/ui/webhooks", get(async || Redirect::to(HOME)))
+        .route("/ui/webhooks/new", get(edit::new).post(edit::create))
         .nest("/ui/webhooks/{webhook}", webhook)
         .route("/ui/logs", get(logs::show_all))
         .route("/ui/events", get(events::list))

@@ -21,27 +21,27 @@ enum Input {
     Lists(&'static [(&'static str, &'static str)]),
 }
 
-/// Each setting, the subject of its errors if they need one, and its input.
+/// Each setting in the order of the form, the subject of its errors if they need one, and its input.
 const INPUTS: [(&str, &str, Input); 10] = [
     ("name", "The name ", Input::Text),
     ("url", "The URL ", Input::Text),
     ("events", "", Input::Choices),
+    ("filter", "", Input::Lists(LISTS)),
     ("active", "", Input::Switch),
     ("ordering", "", Input::Text),
     ("signing", "", Input::Text),
     ("description", "", Input::Text),
-    ("metadata", "", Input::Lines("=")),
     ("headers", "", Input::Lines(": ")),
-    ("filter", "", Input::Lists(LISTS)),
+    ("metadata", "", Input::Lines("=")),
 ];
 
 pub const LISTS: &[(&str, &str)] = &[
-    ("label_ids", "Label IDs"),
-    ("outlet_ids", "Outlet IDs"),
+    ("label_ids", "Labels"),
+    ("outlet_ids", "Outlets"),
     ("statuses", "Statuses"),
 ];
 
-/// Error messages by setting, or by "form" if they concern the form as a whole.
+/// Error messages by setting or list of one, or by "form" if they concern the form as a whole.
 #[derive(Default)]
 pub struct Errors(BTreeMap<&'static str, String>);
 
@@ -52,6 +52,15 @@ impl Errors {
 
     pub fn get(&self, name: &str) -> Option<&String> {
         self.0.get(name)
+    }
+
+    /// Returns the first field of the form that has an error.
+    pub fn first(&self) -> Option<&'static str> {
+        let fields = INPUTS.iter().flat_map(|(name, _, input)| match input {
+            Input::Lists(lists) => lists.iter().map(|(list, _)| *list).collect(),
+            _ => vec![*name],
+        });
+        fields.into_iter().find(|name| self.0.contains_key(name))
     }
 
     pub fn set(&mut self, name: &'static str, message: String) {
@@ -78,15 +87,10 @@ impl Errors {
                 .get(1)
                 .filter(|part| !part.is_empty())
                 .map(String::as_str);
-            let part = match input {
-                Input::Lines(_) => part,
-                Input::Lists(lists) => label(lists, part),
-                _ => None,
-            };
-
-            let message = match part {
-                Some(part) => format!("{part}: {detail}."),
-                None => sentence(&format!("{subject}{detail}")),
+            let (name, message) = match (input, part) {
+                (Input::Lines(_), Some(part)) => (*name, format!("{part}: {detail}.")),
+                (Input::Lists(lists), part) => (list(lists, part), sentence(detail)),
+                _ => (*name, sentence(&format!("{subject}{detail}"))),
             };
             messages.entry(name).or_default().push(message);
         }
@@ -97,9 +101,10 @@ impl Errors {
     }
 }
 
-fn label(lists: &[(&str, &'static str)], name: Option<&str>) -> Option<&'static str> {
+/// Returns the name of the list that an error concerns: the first one, if it concerns all.
+fn list(lists: &[(&'static str, &str)], name: Option<&str>) -> &'static str {
     let list = lists.iter().find(|(list, _)| Some(*list) == name);
-    list.map(|(_, label)| *label)
+    list.or(lists.first()).map_or("form", |(list, _)| *list)
 }
 
 /// Returns the fields of a form that shows these settings.
@@ -164,13 +169,11 @@ pub fn json(fields: &Fields, errors: &mut Errors) -> String {
                 })
             }),
             Input::Lists(lists) => {
-                let given = lists
-                    .iter()
-                    .filter_map(|(list, _)| Some((*list, fields.get(list)?)));
-                let lists: Vec<(&str, &str)> = given.collect();
-                let filled = lists.iter().filter(|(_, text)| !text.trim().is_empty());
-                let filled = filled.map(|(list, text)| ((*list).to_owned(), items(list, text)));
-                (!lists.is_empty()).then(|| filled.collect::<Map<_, _>>().into())
+                let is_given = lists.iter().any(|(list, _)| fields.get(list).is_some());
+                let values = lists.iter().map(|(list, _)| (*list, values(list, fields)));
+                let filled = values.filter(|(_, values)| !values.is_empty());
+                let filled = filled.map(|(list, values)| (list.to_owned(), values.into()));
+                is_given.then(|| filled.collect::<Map<_, _>>().into())
             }
         };
 
@@ -182,16 +185,21 @@ pub fn json(fields: &Fields, errors: &mut Errors) -> String {
     Value::Object(settings).to_string()
 }
 
-/// Parses a list. Ids are numbers.
-fn items(list: &str, text: &str) -> Value {
-    let items = text.split([',', '\n']).map(str::trim);
+/// Returns the values of a list, which has checkboxes and a field. Ids are numbers.
+fn values(list: &str, fields: &Fields) -> Vec<Value> {
+    let items = fields.all(list).flat_map(items);
     items
-        .filter(|item| !item.is_empty())
         .map(|item| match item.parse::<i64>() {
             Ok(id) if list.ends_with("_ids") => id.into(),
             _ => Value::from(item),
         })
         .collect()
+}
+
+/// Splits the text of a list.
+pub fn items(text: &str) -> impl Iterator<Item = &str> {
+    let items = text.split([',', '\n']).map(str::trim);
+    items.filter(|item| !item.is_empty())
 }
 
 /// Parses a pair per line. Ignores empty lines. Errors do not contain the line, which may be a
@@ -283,7 +291,7 @@ mod tests {
         for (name, message) in [
             ("headers", "Each line must contain a `:`."),
             ("metadata", "k: occurs twice."),
-            ("filter", "Outlet IDs: expected a positive integer."),
+            ("outlet_ids", "Expected a positive integer."),
             ("name", "The name is required."),
         ] {
             assert_eq!(errors.get(name).unwrap(), message);

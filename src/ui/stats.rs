@@ -124,7 +124,8 @@ fn latency_chart(title: &str, unit: Unit, periods: &[StatsPeriod]) -> Chart {
 
     let p50 = quantiles(0.5);
     let p95 = quantiles(0.95);
-    let slowest = p95.iter().flatten().copied().fold(1.0, f64::max);
+    // At least two milliseconds, so that half of it is another whole number.
+    let slowest = p95.iter().flatten().copied().fold(2.0, f64::max);
 
     Chart {
         label: format!(
@@ -171,6 +172,24 @@ mod tests {
             [1.0, 3.0, 45.0, 61.0, 999.0].map(rounded_up),
             [1.0, 4.0, 60.0, 80.0, 1_000.0]
         );
+    }
+
+    /// The labels of a scale are its values, rounded.
+    #[test]
+    fn a_scale_has_different_labels_however_fast_a_receiver_is() {
+        for slowest in [0, 1, 2, 3, 5, 9, 61, 999, 1_001, 2_500] {
+            let mut counts = Counts::default();
+            counts.durations.add(slowest);
+            let period = StatsPeriod {
+                at: Timestamp::UNIX_EPOCH,
+                counts,
+            };
+
+            let chart = latency_chart("x", Unit::Hour, &[period]);
+            let labels = [0.0, 0.5, 1.0].map(|share| (chart.scale)(chart.highest * share));
+            let distinct: std::collections::BTreeSet<_> = labels.iter().collect();
+            assert_eq!(distinct.len(), 3, "{slowest}: {labels:?}");
+        }
     }
 
     #[test]

@@ -52,9 +52,9 @@ pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
     drop(fields);
 
     match visit.manage().send_test(&visit.actor, id, event).await {
-        Ok(report) => Ok(redirect(
-            &webhook_path(id, &format!("/logs/{}", report.log_id)),
-            outcome(&report),
+        Ok(test) => Ok(redirect(
+            &webhook_path(id, &format!("/logs/{}", test.log_id)),
+            outcome(&test.report),
         )),
         Err(fault @ (Fault::TooManyTests | Fault::RateLimit { .. })) => Ok(redirect(
             &webhook_path(id, "/test"),
@@ -65,7 +65,7 @@ pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
 }
 
 /// Describes the result of a test.
-fn outcome(report: &TestReport) -> Flash {
+pub fn outcome(report: &TestReport) -> Flash {
     let millis =
         |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let took = report

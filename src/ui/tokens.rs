@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::flash::Flash;
 use super::format::sentence;
 use super::page::{Frame, Section, page, redirect, secret_page, with_status};
-use super::time::{Ago, Exact};
+use super::time::Ago;
 use super::visit::{Ids, Visit};
 use crate::domain::text;
 use crate::manage::{Cursor, Fault, List, ListPage, NewToken, Scope, Token};

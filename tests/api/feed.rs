@@ -620,6 +620,13 @@ async fn reads_of_the_feed_use_indexes() {
             format!("'7', {max}, 9999"),
         ),
         (
+            "the values of filters",
+            true,
+            walhook::sql::store::event::FILTER_VALUES,
+            "text, bigint, bigint",
+            "'7', 2000, 500".into(),
+        ),
+        (
             "new events",
             true,
             walhook::sql::store::event::FEED_USERS,

@@ -19,6 +19,7 @@ use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
+use walhook::domain::webhook::Target;
 use walhook::manage::{
     LogDetail, Manage, NewToken, Receivers, RenderedRequest, SigningSecret, UncallableHost, tokens,
 };
@@ -181,7 +182,6 @@ impl Receivers for StandIn {
         })
     }
 
-    /// The event determines the receiver's response.
     fn signed_with<'a>(
         &'a self,
         _: &'a LogDetail,
@@ -191,51 +191,58 @@ impl Receivers for StandIn {
     }
 
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
-        let answer = match delivery.kind {
-            EventKind::DeliveryFailed => {
-                let message = "it answered 500".to_owned();
-                Answer::Failed {
-                    kind: ErrorKind::HttpStatus,
-                    message,
-                    status: Some(500),
-                }
-            }
-            _ => Answer::Accepted { status: 204 },
-        };
-
-        async move {
-            anyhow::ensure!(
-                delivery.kind != EventKind::TranscodeFailed,
-                "the vault is shut"
-            );
-            let signatures = Signatures {
-                body: [0; 32],
-                standard: [0; 32],
-                more: Vec::new(),
-            };
-
-            let duration = Duration::from_millis(31);
-            let sent = Some(Sent {
-                url: "https://a.example".into(),
-                signatures,
-                duration,
-                timing: Default::default(),
-                response_headers: Vec::new(),
-                excerpt: Vec::new(),
-                retry_after: None,
-            });
-
-            Ok((
-                delivery.id,
-                Attempt {
-                    started_at: delivery.occurred_at,
-                    answer,
-                    sent,
-                },
-            ))
-        }
-        .boxed()
+        async move { Ok((delivery.id, attempt(&delivery)?)) }.boxed()
     }
+
+    fn send_unsaved_test(
+        &self,
+        _: Target,
+        delivery: Delivery,
+    ) -> BoxFuture<'_, anyhow::Result<Attempt>> {
+        async move { attempt(&delivery) }.boxed()
+    }
+}
+
+/// The event determines the receiver's response.
+fn attempt(delivery: &Delivery) -> anyhow::Result<Attempt> {
+    let answer = match delivery.kind {
+        EventKind::DeliveryFailed => {
+            let message = "it answered 500".to_owned();
+            Answer::Failed {
+                kind: ErrorKind::HttpStatus,
+                message,
+                status: Some(500),
+            }
+        }
+        _ => Answer::Accepted { status: 204 },
+    };
+
+    anyhow::ensure!(
+        delivery.kind != EventKind::TranscodeFailed,
+        "the vault is shut"
+    );
+    let signatures = Signatures {
+        body: [0; 32],
+        standard: [0; 32],
+        more: Vec::new(),
+    };
+
+    let duration = Duration::from_millis(31);
+    let sent = Some(Sent {
+        url: "https://a.example".into(),
+        signatures,
+        duration,
+        timing: Default::default(),
+        response_headers: Vec::new(),
+        excerpt: Vec::new(),
+        retry_after: None,
+    });
+
+    Ok(Attempt {
+        started_at: delivery.occurred_at,
+        answer,
+        sent,
+    })
 }
 
 pub fn vault() -> Vault {

@@ -495,6 +495,51 @@ async fn every_error_of_a_recovery_is_listed() {
     }
 }
 
+/// The owner of a disabled webhook need not know when the failures began.
+#[tokio::test]
+async fn a_recovery_begins_by_default_with_the_failures_that_disabled_the_webhook() {
+    let it = Logged::start().await;
+    let path = format!("/webhooks/{}/recover", it.id);
+    let problem = it.api.post(&path, json!({})).await.expect(422).json();
+    assert_eq!(problem["errors"][0]["pointer"], "/since");
+
+    it.logged("permanently_failed", hours_ago(5)).await;
+    it.logged("permanently_failed", hours_ago(2)).await;
+    it.logged("cancelled", hours_ago(1)).await;
+    let disable = "update walhook.webhook set active = false, failing_since = now() - interval '3 hours', consecutive_failures = 40,
+                       disabled_at = now() - interval '1 hour', disabled_reason = 'HTTP 500 answers (http_status)'";
+    it.service.sql.execute(disable, &[]).await.unwrap();
+
+    let shown = it.api.webhook(&it.id).await;
+    assert!(shown["failing_since"].is_string() && shown["failures_until_disabled"].is_null());
+
+    let dry_run = json!({ "dry_run": true });
+    let waiting = it.api.post(&path, dry_run.clone()).await.expect(200).json();
+    assert_eq!(waiting["count"], 2, "{waiting}");
+    it.api.post(&path, json!({})).await.expect(409);
+
+    // The activation resets the failures, but the notice to the owner has when they began.
+    let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold,
+                      failing_since)
+                  values (gen_random_uuid(), 'disabled', $1, '1', 'x', 'x', 'x', 'http_status', 40, 40, now() - interval '3 hours')";
+    it.service
+        .sql
+        .execute(notice, &[&it.webhook])
+        .await
+        .unwrap();
+    it.api
+        .patch(&format!("/webhooks/{}", it.id), json!({ "active": true }))
+        .await
+        .expect(200);
+
+    assert_eq!(
+        it.api.post(&path, dry_run).await.expect(200).json()["count"],
+        2
+    );
+    let started = it.api.post(&path, json!({})).await.expect(202).json();
+    assert_eq!(started["count"], 2);
+}
+
 /// Otherwise a user with many jobs would get as many steps for one of another user.
 #[tokio::test]
 async fn users_take_turns_however_many_jobs_each_has() {

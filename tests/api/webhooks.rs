@@ -18,7 +18,7 @@ fn keys(value: &Value) -> Vec<&str> {
         .collect()
 }
 
-const WEBHOOK_KEYS: [&str; 21] = [
+const WEBHOOK_KEYS: [&str; 24] = [
     "id",
     "name",
     "url",
@@ -33,6 +33,9 @@ const WEBHOOK_KEYS: [&str; 21] = [
     "success_count",
     "failure_count",
     "consecutive_failures",
+    "failing_since",
+    "failures_until_disabled",
+    "not_disabled_before",
     "last_triggered_at",
     "disabled_at",
     "disabled_reason",

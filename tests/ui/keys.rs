@@ -29,7 +29,7 @@ async fn the_forms_set_the_signing_and_the_overlap() {
         visitor.stage.receiver.url("/in")
     );
     post(
-        "/ui/webhooks",
+        "/ui/webhooks/new",
         &format!("{settings}&signing=hmac%2Bed25519"),
     )
     .await;

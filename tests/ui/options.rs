@@ -41,12 +41,15 @@ async fn check(kind: Kind) {
     browser.fill("#name", "Shop").await;
     browser.fill("#url", &stage.receiver.url("/in")).await;
     browser.click(&format!("input[value='{REVIEW}']")).await;
+    browser.click("#filter summary").await;
+    browser.click("#advanced summary").await;
     browser.fill("#description", "<b>Shop</b>").await;
     browser
         .fill("#headers", "Authorization: Bearer s3cret\nHost: evil")
         .await;
     browser.fill("#outlet_ids", "12").await;
-    browser.fill("#statuses", "approved, rejected").await;
+    browser.click("input[name=statuses][value=approved]").await;
+    browser.fill("#statuses", "rejected, limbo").await;
     browser.fill("#metadata", "team=ops").await;
     browser.click("form.edit .primary").await;
 
@@ -59,11 +62,11 @@ async fn check(kind: Kind) {
         browser.text().await
     );
 
-    assert_eq!(
-        value(&browser, "#statuses").await,
-        "approved, rejected",
-        "the input is kept"
-    );
+    // The input is kept: a status with a checkbox is checked.
+    assert_eq!(value(&browser, "#statuses").await, "limbo");
+    assert_eq!(browser.count("input[name=statuses]:checked").await, 2);
+    let focused = "return document.activeElement.id";
+    assert_eq!(browser.evaluate(focused).await, "headers");
     audit::check(&browser).await;
     browser
         .fill("#headers", "Authorization: Bearer s3cret")
@@ -72,13 +75,15 @@ async fn check(kind: Kind) {
 
     assert!(
         browser
-            .text_of("#filter-error")
+            .text_of("#outlet_ids-error")
             .await
             .contains("has an outlet"),
         "{}",
         browser.text().await
     );
 
+    assert_eq!(browser.evaluate(focused).await, "outlet_ids");
+    browser.fill("#statuses", "").await;
     browser.fill("#outlet_ids", "").await;
     browser.fill("#label_ids", &stage.label.to_string()).await;
     browser.click("form.edit .primary").await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::browser::{self, Browser, Kind};
-use crate::fixture::Stage;
+use crate::fixture::{REVIEW, Stage};
 use crate::questions::{Scene, ask_all};
 use crate::support::TestApp;
 
@@ -112,6 +112,7 @@ async fn screenshots_of_answers() {
 /// The IDs of further webhooks.
 struct Others {
     disabled: Uuid,
+    inactive: Uuid,
     /// Without deliveries.
     quiet: Uuid,
 }
@@ -147,21 +148,38 @@ async fn other_webhooks(stage: &Stage, webhook: &str) -> Others {
         created["id"].as_str().unwrap().parse().unwrap()
     };
 
-    let disabled = create("Back office", "payment.statement_ready", "none").await;
+    let disabled = create("Back office", REVIEW, "none").await;
     let url = "https://hooks.papermoon.example/walhook/in?source=distribution";
     let disable = "update walhook.webhook set active = false, disabled_at = now() - interval '3 hours', url = $2,
-                   disabled_reason = '100 failures in a row: no answer within 10 s', failure_count = 100 where id = $1";
+                   disabled_reason = 'no answer in time (response_timeout)', failure_count = 100, consecutive_failures = 100,
+                   failing_since = now() - interval '5 hours' where id = $1";
+    let miss = "insert into walhook.missed_event select $1, id from walhook.event where kind = $2";
 
     sql.execute(disable, &[&disabled, &url]).await.unwrap();
+    sql.execute(miss, &[&disabled, &REVIEW]).await.unwrap();
+
+    let inactive = create("Staging", REVIEW, "none").await;
+    let edit = json!({ "active": false });
+    stage
+        .api
+        .patch(&format!("/webhooks/{inactive}"), edit)
+        .await
+        .expect(200);
+
     Others {
         disabled,
+        inactive,
         quiet: create("Quiet", "stream_radar.flag_created", "strict").await,
     }
 }
 
 fn pages_of_others(others: &Others) -> Vec<(&'static str, String)> {
     let at = |id: Uuid, rest: &str| format!("/ui/webhooks/{id}{rest}");
-    let Others { disabled, quiet } = *others;
+    let Others {
+        disabled,
+        inactive,
+        quiet,
+    } = *others;
 
     vec![
         ("webhook-disabled", at(disabled, "")),
@@ -169,6 +187,7 @@ fn pages_of_others(others: &Others) -> Vec<(&'static str, String)> {
             "replay-disabled",
             at(disabled, "/replay?since=2026-01-01T00%3A00"),
         ),
+        ("webhook-inactive", at(inactive, "")),
         ("webhook-quiet", at(quiet, "")),
         ("logs-quiet", at(quiet, "/logs")),
         ("jobs-quiet", at(quiet, "/jobs")),
@@ -214,11 +233,23 @@ async fn shoot_all(
     shoot("dialog").await;
     browser.visit("/ui/webhooks/new").await;
     browser.fill("#url", "http://receiver.example").await;
+    browser.click("#filter summary").await;
+    browser.click("#advanced summary").await;
     browser.fill("#headers", "Host: evil").await;
     browser.fill("#label_ids", "x").await;
     browser.click("form.edit .primary").await;
     browser.find("#errors").await;
     shoot("new-invalid").await;
+
+    browser.visit("/ui/webhooks/new").await;
+    browser.fill("#name", "Shop").await;
+    browser.fill("#url", &stage.receiver.url("/shop")).await;
+    browser.click("#choose-progress").await;
+    browser.find("input[name=events]:checked").await;
+    browser.click("#filter summary").await;
+    browser.click("#try").await;
+    browser.find("#test-result").await;
+    shoot("new-tested").await;
 
     let quiet = format!("/ui/webhooks/{}", others.quiet);
     browser.visit(&format!("{quiet}/test")).await;

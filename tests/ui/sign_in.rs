@@ -763,7 +763,7 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
         visitor.stage.receiver.url("/in")
     );
     let created = visitor
-        .send(Method::POST, "/ui/webhooks", &headers, &form)
+        .send(Method::POST, "/ui/webhooks/new", &headers, &form)
         .await;
     let page = location(&created).to_owned();
 
@@ -895,7 +895,7 @@ async fn pages_have_security_headers_and_assets_are_cached() {
     );
     let headers = [("cookie", session.as_str()), ("accept-encoding", "gzip")];
     let created = visitor
-        .send(Method::POST, "/ui/webhooks", &headers, &events)
+        .send(Method::POST, "/ui/webhooks/new", &headers, &events)
         .await;
     let created = visitor
         .send(Method::GET, location(&created), &headers, "")

@@ -83,6 +83,8 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
     let forms = [
         (at(&id, "/edit"), edit.as_str()),
         (at(&id, "/edit"), ""),
+        (at(&id, "/edit"), "choose=all"),
+        (at(&id, "/reactivate"), ""),
         (at(&id, "/active"), "active=false"),
         (at(&id, "/delete"), ""),
         (at(&id, "/secret"), ""),

@@ -12,7 +12,7 @@ async fn the_form_stores_what_is_shown_and_called_and_rejects_invisible_characte
     let create = async |name: &str, url: &str| {
         let form = format!("name={name}&url={url}&events=delivery.failed&active=true");
         visitor
-            .send(Method::POST, "/ui/webhooks", &headers, &form)
+            .send(Method::POST, "/ui/webhooks/new", &headers, &form)
             .await
     };
 
