@@ -9,6 +9,7 @@ mod tls;
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::Once;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -19,7 +20,6 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use crate::sql::{quote_identifier, quote_literal, quote_qualified};
-use crate::telemetry::recurring;
 pub use disk::DiskFault;
 use parameters::Parameters;
 pub use tls::{Tls, TlsError, Verification, system_certificates};
@@ -225,6 +225,7 @@ pub(crate) async fn open(
     let given = settings.iter().map(|(name, value)| (*name, value.as_str()));
     let settings: Vec<_> = [WITHOUT_JIT].into_iter().chain(given).collect();
 
+    static REJECTED: Once = Once::new();
     let mut configured = config.clone();
     configured.options(with_settings(config, &settings));
 
@@ -233,7 +234,9 @@ pub(crate) async fn open(
         Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
             let names: Vec<&str> = settings.iter().map(|(name, _)| *name).collect();
             let settings = names.join(", ");
-            recurring!(info, %error, settings, "the pooler does not accept settings: set them for the role");
+            REJECTED.call_once(|| {
+                tracing::info!(%error, settings, "a pooler does not accept settings: set them for the role");
+            });
             open_configured(config, tls).await
         }
         result => result,

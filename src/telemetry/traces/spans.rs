@@ -268,7 +268,6 @@ mod tests {
             event: Uuid::from_u128(7),
             kind: EventKind::DeliveryFailed,
             occurred_at: at(100),
-            repaired: false,
             data: "{}".into(),
             round: 1,
             attempt: 1,
