@@ -214,7 +214,10 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
     visitor.start().await;
     visitor.click_webhook(working).await;
     visitor
-        .sees(&["Previous secret", "Also signs webhook-signature, and expires"])
+        .sees(&[
+            "Previous secret",
+            "Also signs webhook-signature, and expires",
+        ])
         .await;
     shown("question-5-secret-rotation").await;
     visitor.start().await;
