@@ -92,8 +92,8 @@ impl Tenant {
         store.execute(forget, &[&gone]).await.unwrap();
 
         let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind,
-                                                  failures, threshold, ended_at, outcome)
-                      values (gen_random_uuid(), 'warning', $1::text::uuid, $2, 'n', 'u', 'r', 'dns', 50, 100, now(), 'sent')";
+                                                  failures, threshold, ended_at, outcome, is_reported)
+                      values (gen_random_uuid(), 'warning', $1::text::uuid, $2, 'n', 'u', 'r', 'dns', 50, 100, now(), 'sent', true)";
         store
             .execute(notice, &[&webhook, &user.to_string()])
             .await
