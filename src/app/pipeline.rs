@@ -51,7 +51,8 @@ enum PipelineError {
 
 impl CapturePipeline {
     /// Runs until shutdown. Starts again after a gap, a transient error in a switch of the mode, or
-    /// lost commits of the store or of the log, on a new timeline, and when another process has taken over.
+    /// lost commits of the store or of the log, on a new timeline, and when another process has
+    /// taken over.
     pub async fn run(self) -> anyhow::Result<()> {
         let url = self.config.capture_url()?;
         let mut logged_gap = None;

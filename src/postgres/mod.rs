@@ -148,19 +148,8 @@ pub(crate) async fn listen(
 ) -> Result<Client, ConnectError> {
     let target = Target::parse(url)?;
     let connect = async {
-        let client = match target.connector()? {
-            None => {
-                let (client, connection, _) = hosts::connect(&target.config, NoTls).await?;
-                tokio::spawn(wake_on_notifications(connection, wake));
-                client
-            }
-            Some(tls) => {
-                let (client, connection, _) = hosts::connect(&target.config, tls).await?;
-                tokio::spawn(wake_on_notifications(connection, wake));
-                client
-            }
-        };
-
+        let connector = target.connector()?;
+        let (client, ..) = open_configured(&target.config, connector, Some(wake)).await?;
         client.batch_execute(&format!("listen {channel}")).await?;
         Ok(client)
     };
@@ -168,25 +157,6 @@ pub(crate) async fn listen(
     tokio::time::timeout(CONNECT_TIMEOUT * 2, connect)
         .await
         .unwrap_or(Err(ConnectError::Timeout(CONNECT_TIMEOUT * 2)))
-}
-
-async fn wake_on_notifications<S, T>(
-    mut connection: tokio_postgres::Connection<S, T>,
-    wake: Arc<Notify>,
-) where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-{
-    while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
-        match message {
-            Ok(AsyncMessage::Notification(_)) => wake.notify_one(),
-            Ok(_) => {}
-            Err(error) => {
-                tracing::debug!(error = %describe(&error), "a Postgres connection ended");
-                return;
-            }
-        }
-    }
 }
 
 /// Like [`connect`]. Returns also the target with only the host that was connected to, for further
@@ -229,7 +199,7 @@ pub(crate) async fn open(
     let mut configured = config.clone();
     configured.options(with_settings(config, &settings));
 
-    match open_configured(&configured, tls.clone()).await {
+    match open_configured(&configured, tls.clone(), None).await {
         // A pooler that does not accept these startup parameters.
         Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
             let names: Vec<&str> = settings.iter().map(|(name, _)| *name).collect();
@@ -237,7 +207,7 @@ pub(crate) async fn open(
             REJECTED.call_once(|| {
                 tracing::info!(%error, settings, "a pooler does not accept settings: set them for the role");
             });
-            open_configured(config, tls).await
+            open_configured(config, tls, None).await
         }
         result => result,
     }
@@ -246,15 +216,16 @@ pub(crate) async fn open(
 async fn open_configured(
     config: &Config,
     tls: Option<MakeRustlsConnect>,
+    wake: Option<Arc<Notify>>,
 ) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error> {
     match tls {
         None => {
             let (client, connection, host) = hosts::connect(config, NoTls).await?;
-            Ok((client, tokio::spawn(drive(connection)), host))
+            Ok((client, tokio::spawn(drive(connection, wake)), host))
         }
         Some(tls) => {
             let (client, connection, host) = hosts::connect(config, tls).await?;
-            Ok((client, tokio::spawn(drive(connection)), host))
+            Ok((client, tokio::spawn(drive(connection, wake)), host))
         }
     }
 }
@@ -271,12 +242,25 @@ pub(crate) fn with_settings(config: &Config, settings: &[(&'static str, &str)]) 
     options
 }
 
-async fn drive<S, T>(connection: tokio_postgres::Connection<S, T>)
+/// Drives a connection until it ends. Notifications wake the task that waits for `wake`.
+async fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, wake: Option<Arc<Notify>>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    if let Err(error) = connection.await {
+    let ended = match wake {
+        None => connection.await,
+        Some(wake) => loop {
+            match poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(AsyncMessage::Notification(_))) => wake.notify_one(),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => break Err(error),
+                None => break Ok(()),
+            }
+        },
+    };
+
+    if let Err(error) = ended {
         tracing::debug!(error = %describe(&error), "a Postgres connection ended");
     }
 }
