@@ -244,8 +244,12 @@ impl App {
         Ok(false)
     }
 
-    /// Fails if capture cannot work and waiting would not help.
-    async fn prepare_capture(&self) -> anyhow::Result<()> {
+    /// Fails if the role `capture` cannot work and waiting would not help.
+    async fn prepare_capture(&self, roles: Roles) -> anyhow::Result<()> {
+        if !roles.capture {
+            return Ok(());
+        }
+
         let checked = capture::preflight(
             &self.config.source,
             self.config.capture_url()?,
@@ -271,11 +275,10 @@ impl App {
     async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
 
-        if roles.capture {
-            self.prepare_capture().await?;
-        }
+        // One waits for the primary, the other for the store.
+        let retention = self.start_retention(tasks).map(Ok);
+        tokio::try_join!(self.prepare_capture(roles), retention)?;
 
-        self.start_retention(tasks).await;
         self.observe(roles, tasks)?;
 
         // Stops the dispatcher, once nothing can be handed to it any more.

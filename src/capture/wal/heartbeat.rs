@@ -9,7 +9,6 @@ use metrics::histogram;
 use parking_lot::Mutex;
 use postgres_types::PgLsn;
 use tokio::time::{Interval, MissedTickBehavior};
-use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
@@ -69,14 +68,13 @@ impl Heartbeats {
     pub fn start(
         context: &CaptureContext<'_>,
         host: Target,
-        client: Client,
         lineage: Lineage,
         policy: VisibilityPolicy,
         read_until: ReadUntil,
     ) -> Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(HeartbeatState::default());
-        let client = KeptClient::new(context.url, Some(client));
+        let client = KeptClient::new(context.url, None);
         let source = context.source.clone();
         let store = context.store.clone();
         let health = context.health.clone();

@@ -443,15 +443,14 @@ impl WalSession<'_> {
         let gate_policy = policy.clone();
 
         Ok(StreamTasks {
-            heartbeats: Heartbeats::start(
+            heartbeats: Heartbeats::start(self.context, target, lineage, policy, read_until),
+            gate: VisibilityGate::start(
                 self.context,
-                target,
                 client,
-                lineage,
-                policy,
-                read_until,
+                lineage.timeline,
+                members,
+                gate_policy,
             ),
-            gate: VisibilityGate::start(self.context, lineage.timeline, members, gate_policy),
             limit: AcknowledgementLimit::start(
                 store,
                 &source.slot,

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::tables;
@@ -128,9 +129,11 @@ pub(super) struct VisibilityGate {
 }
 
 impl VisibilityGate {
-    /// Starts the checking task for a stream of `timeline`.
+    /// Starts the checking task for a stream of `timeline`. Over `client` the tables were verified
+    /// already, so that the server's caches for it are filled.
     pub fn start(
         context: &CaptureContext<'_>,
+        client: Client,
         timeline: u32,
         members: PublicationMembers,
         policy: VisibilityPolicy,
@@ -153,7 +156,7 @@ impl VisibilityGate {
             source: source.clone(),
             store: context.store.clone(),
             timeline,
-            client: KeptClient::new(url, None),
+            client: KeptClient::new(url, Some(client)),
             version_query: None,
             version: None,
             members,
@@ -311,8 +314,8 @@ impl Checker {
         mut checks: mpsc::Receiver<Check>,
         results: watch::Sender<Covered>,
     ) -> Result<(), CaptureError> {
-        // Every table's first change requires a check. This first one opens the connection and
-        // fills the server's caches, so that the first event does not wait for either.
+        // Every table's first change requires a check. This first one prepares it, so that the
+        // first event does not wait for that.
         self.verify(CheckScope::Tables).await?;
 
         while let Some(Check {
