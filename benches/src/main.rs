@@ -42,14 +42,14 @@ struct Arguments {
     /// Binary of the sidecar; default: in the same directory as this program
     #[arg(long, value_name = "FILE")]
     walhook: Option<PathBuf>,
-    /// Number of repeats; default: 3 for rates, 5 for latencies and ratios close to 1
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=99))]
-    repeats: Option<u8>,
+    /// How often a figure and its reference alternate
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    repeats: u8,
     /// Share of the full numbers of rows and seconds
     #[arg(long, default_value_t = 1.0, value_parser = share)]
     scale: f64,
     /// Check that every measure works: a hundredth of everything, once. The figures are meaningless
-    #[arg(long, conflicts_with_all = ["scale", "assert"])]
+    #[arg(long, conflicts_with_all = ["scale", "assert", "repeats"])]
     quick: bool,
     /// Exit with 1 if a figure misses its threshold
     #[arg(long)]
@@ -131,9 +131,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let plan = Plan {
         walhook: arguments.walhook.unwrap_or(beside),
         repeats: if arguments.quick {
-            Some(1)
+            1
         } else {
-            arguments.repeats.map(usize::from)
+            arguments.repeats.into()
         },
         scale: if arguments.quick {
             QUICK_SCALE

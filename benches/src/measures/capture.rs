@@ -72,7 +72,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         let end = shape.write(&rig).await?;
         rig.rest().await?;
 
-        let repeats = plan.rates();
+        let repeats = plan.repeats;
         for repeat in 1..=repeats {
             plan.show_step(format!("capture: {}, {repeat} of {repeats}", shape.name()));
             measure_reference(&rig, &mut figures, shape).await?;

@@ -27,7 +27,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 
     // Longer than the timeout of 10 s, so that requests hang, time out and hang again.
     let length = plan.seconds(15.0);
-    let repeats = plan.latencies();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         for (name, user) in [(ALONE, 1), (BESIDE, 2)] {
             let what = format!("dead: {name}, {repeat} of {repeats}");

@@ -62,7 +62,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         },
     ];
 
-    let repeats = plan.rates();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         for case in &cases {
             plan.show_step(format!("drain: {}, {repeat} of {repeats}", case.name));

@@ -37,7 +37,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         grown.store.query_one(size, &[]).await?.get(0),
     );
 
-    let repeats = plan.rates();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         for (name, rig) in [("empty", &mut empty), ("grown", &mut grown)] {
             plan.show_step(format!("growth: {name}, {repeat} of {repeats}"));

@@ -187,7 +187,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     };
 
     let mut rig = installed(plan, &mut others).await?;
-    let repeats = plan.latencies();
+    let repeats = plan.repeats;
     let length = plan.seconds(LENGTH);
     let [attack, endless, receivers, slow] = PAIRS;
 

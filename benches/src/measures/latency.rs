@@ -41,7 +41,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         replicas: 1,
     };
 
-    let repeats = plan.latencies();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         plan.show_step(format!("latency: {repeat} of {repeats}"));
 

@@ -30,24 +30,14 @@ pub const SMALL_MEMORY: f64 = 60.0;
 /// Options of a run.
 pub struct Plan {
     pub walhook: PathBuf,
-    /// The number of repeats, if it was given.
-    pub repeats: Option<usize>,
+    /// How often a figure and its reference alternate.
+    pub repeats: usize,
     /// Share of the full numbers of rows and seconds.
     pub scale: f64,
     pub progress: ProgressBar,
 }
 
 impl Plan {
-    /// Repeats of rates, which take long and vary little.
-    pub fn rates(&self) -> usize {
-        self.repeats.unwrap_or(3)
-    }
-
-    /// Repeats of latencies and of ratios close to 1.
-    pub fn latencies(&self) -> usize {
-        self.repeats.unwrap_or(5)
-    }
-
     /// Returns `count`, scaled.
     pub fn count(&self, count: u64) -> u64 {
         ((count as f64 * self.scale) as u64).max(1)

@@ -27,7 +27,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     }
 
     rig.deliver_sample(1).await?;
-    let repeats = plan.rates();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         for (user, (ordering, transitions)) in (1..).zip(ORDERINGS) {
             plan.show_step(format!("ordering: {ordering}, {repeat} of {repeats}"));

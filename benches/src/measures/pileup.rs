@@ -37,7 +37,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     piled.read_wal().await?;
 
     let length = plan.seconds(10.0);
-    let repeats = plan.latencies();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         let what = format!("pileup: without, {repeat} of {repeats}");
         let (mut measured, [sidecar]) = Load::ordinary(1, length)

@@ -26,7 +26,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     rig.create_webhooks(&[(1, rig.receiver.slow_url(MILLISECONDS))])
         .await?;
 
-    let repeats = plan.rates();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         for replicas in [1, 2, 4] {
             plan.show_step(format!(

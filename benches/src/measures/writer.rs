@@ -63,7 +63,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         servers.push((name, rig));
     }
 
-    let repeats = plan.latencies();
+    let repeats = plan.repeats;
     for repeat in 1..=repeats {
         // Each repeat starts with another server, so that changes of the machine's speed favor
         // none.
