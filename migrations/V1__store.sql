@@ -331,8 +331,8 @@ create table walhook.webhook_sequence (
 
 -- 5. Deliveries
 
--- What is still to be delivered; a row goes when its delivery ends. The table stays as small as the
--- backlog.
+-- What waits, is retried, or was claimed; a row goes when its delivery ends. The table stays as
+-- small as the backlog. A delivery that is sent at once and succeeds never has a row: see `handoff`.
 create table walhook.delivery (
     id         uuid primary key,
     webhook_id uuid not null,
@@ -358,6 +358,42 @@ create index delivery_fresh on walhook.delivery (webhook_id, due_at) where attem
 create index delivery_retry on walhook.delivery (webhook_id, due_at) where attempt > 1;
 -- The first delivery of a key, and the last.
 create index delivery_order on walhook.delivery (webhook_id, order_key, sequence) where order_key is not null;
+
+-- What one transaction handed off to its own process: deliveries without an order key, at their
+-- first attempt. A row goes when all of them have been recorded. Some seconds after it was stored,
+-- any replica makes rows of `delivery` of those that have not.
+create table walhook.handoff (
+    lease      uuid primary key,
+    stored_at  timestamptz not null default now(),
+    -- When the lease ends.
+    due_at     timestamptz not null,
+    -- One bit for each delivery, in the order of the arrays: set until its attempt is recorded.
+    open       bit varying not null,
+    ids        uuid[] not null,
+    webhooks   uuid[] not null,
+    events     uuid[] not null,
+    sequences  bigint[] not null
+) with (fillfactor = 50, toast_tuple_target = 256, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+    toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000);
+-- Stored beside the row, so that recording an attempt does not write them again. Only the webhooks
+-- repeat.
+alter table walhook.handoff
+    alter ids set storage external,
+    alter events set storage external,
+    alter sequences set storage external;
+
+-- The deliveries of `handoff` that have not been recorded. There are at most those of some seconds.
+create view walhook.handed_off as
+select each.id, each.webhook_id, each.event_id, each.sequence, handoff.due_at, handoff.lease
+from walhook.handoff
+cross join lateral unnest(ids, webhooks, events, sequences) with ordinality as each (id, webhook_id, event_id, sequence, number)
+where get_bit(handoff.open, each.number::integer - 1) = 1;
+
+-- Everything that is still to be delivered.
+create view walhook.pending as
+select id, webhook_id, event_id, sequence, order_key, round, attempt, due_at, lease from walhook.delivery
+union all
+select id, webhook_id, event_id, sequence, null::bigint, 1::smallint, 1::smallint, due_at, lease from walhook.handed_off;
 
 -- The round of a delivery that was redelivered; one that is not here is in its first.
 create table walhook.delivery_round (

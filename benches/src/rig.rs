@@ -203,7 +203,7 @@ impl Rig {
     /// starts from the same state.
     pub async fn settle(&self) -> anyhow::Result<()> {
         eventually("every attempt is recorded", || async {
-            let pending = "select exists (select from walhook.delivery where attempt = 1)";
+            let pending = "select exists (select from walhook.pending where attempt = 1)";
             Ok(!self.store.query_one(pending, &[]).await?.get::<_, bool>(0))
         })
         .await?;
@@ -263,7 +263,7 @@ impl Rig {
     /// Removes pending deliveries and re-enables all webhooks, while no sidecar runs, so that a
     /// repeat leaves nothing to the next.
     pub async fn forget_deliveries(&self) -> anyhow::Result<()> {
-        let sql = "truncate walhook.delivery;
+        let sql = "truncate walhook.delivery, walhook.handoff;
             update walhook.webhook set active = true, failure_count = 0, consecutive_failures = 0, failing_since = null,
                 disabled_at = null, disabled_reason = null, warned_at = null";
         Ok(self.store.batch_execute(sql).await?)
@@ -322,7 +322,7 @@ impl Rig {
     ) -> anyhow::Result<()> {
         let which = held.condition();
         let sql = format!(
-            "select count(*) from walhook.delivery where {which} and lease is not null and due_at > now()"
+            "select count(*) from walhook.pending where {which} and lease is not null and due_at > now()"
         );
         let held: i64 = self.store.query_one(&sql, &[]).await?.get(0);
         let bound = Must::NeverAbove((CAPACITY + ANSWERS_AHEAD + MAX_BATCH + MAX_ROWS) as f64);

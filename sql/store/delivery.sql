@@ -23,6 +23,7 @@ from counted
 -- Whether the webhook has pending deliveries. $1 webhook
 select exists (select from walhook.delivery where webhook_id = $1 and attempt = 1)
     or exists (select from walhook.delivery where webhook_id = $1 and attempt > 1)
+    or exists (select from walhook.handed_off where webhook_id = $1)
 
 -- name: cancel
 -- Cancels and logs pending deliveries of a webhook that is inactive or was deleted. Does nothing for an active webhook. Returns how many deliveries were removed,
@@ -141,7 +142,7 @@ left join lateral (
 -- that wait for others too
 select count(*)
 from (
-    select from walhook.delivery
+    select from walhook.pending
     -- A bound of the index: a million deliveries that wait are not read.
     where webhook_id = $1 and attempt = 1 and due_at <= case when $3::boolean then 'infinity' else now() + interval '1 year' end
     limit $2
@@ -401,7 +402,7 @@ left join lateral (
     where event.id = $4 and event.user_id = $1
     limit 1
 ) as event on true
-left join walhook.delivery as pending on pending.id = $3 and pending.webhook_id = $2
+left join walhook.pending on pending.id = $3 and pending.webhook_id = $2
 where webhook.user_id = $1 and webhook.id = $2
 
 -- name: redeliver
@@ -447,12 +448,13 @@ where id = any ($1::uuid[]) and not exists (select from walhook.event where even
 returning webhook_id, order_key
 
 -- name: retry
--- $1 ids in ascending order, $2 numbers of the next attempts, $3 waits in seconds
-update walhook.delivery
-set attempt = ($2::smallint[])[width_bucket(id, $1::uuid[])],
-    due_at = now() + make_interval(secs => ($3::double precision[])[width_bucket(id, $1::uuid[])]),
-    lease = null
-where id = any ($1::uuid[])
+-- Schedules the next attempts. A delivery that was handed off gets its row. $1 ids, $2 webhooks, $3
+-- events, $4 numbers, $5 order keys, $6 rounds, $7 numbers of the next attempts, $8 waits in seconds
+insert into walhook.delivery (id, webhook_id, event_id, sequence, order_key, round, attempt, due_at)
+select id, webhook_id, event_id, sequence, order_key, round, attempt, now() + make_interval(secs => wait)
+from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::bigint[], $6::smallint[], $7::smallint[], $8::double precision[])
+    as failed (id, webhook_id, event_id, sequence, order_key, round, attempt, wait)
+on conflict (id) do update set attempt = excluded.attempt, due_at = excluded.due_at, lease = null
 
 -- name: erase
 -- Locks the deliveries in order of id, like every transaction. It waits for an attempt that is
@@ -483,6 +485,6 @@ select id from picked
 -- first attempts of the last chunk. $1 webhook, $2 the last chunk, $3 the limit of first attempts,
 -- $4 the limit of retries
 select
-    (select count(*) from (select from walhook.delivery where webhook_id = $1 and attempt = 1 limit $3) as pending) as first_attempts,
+    (select count(*) from (select from walhook.pending where webhook_id = $1 and attempt = 1 limit $3) as pending) as first_attempts,
     (select count(*) from (select from walhook.delivery where webhook_id = $1 and attempt > 1 limit $4) as pending) as retries,
     (select count(*) from walhook.delivery where id = any ($2::uuid[]) and attempt = 1) as of_chunk

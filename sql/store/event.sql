@@ -22,7 +22,7 @@ select wanted.id, wanted.webhook_id, ended.attempts, ended.outcome, ended.last_l
 from unnest($1::uuid[], $2::uuid[]) as wanted (webhook_id, id)
 -- One lookup per webhook, never a join over the daily partitions.
 left join lateral (
-    select due_at, lease from walhook.delivery where delivery.id = wanted.id offset 0
+    select due_at, lease from walhook.pending where pending.id = wanted.id offset 0
 ) as pending on true
 cross join lateral (
     select count(*) filter (where outcome <> 'cancelled') as attempts, (array_agg(outcome order by id desc))[1] as outcome,

@@ -146,7 +146,7 @@ logged as materialized (
     select event_id from walhook.attempt where webhook_id = $2 and id > $5 order by id limit $10
 ),
 pending as materialized (
-    select event_id from walhook.delivery where webhook_id = $2 and (attempt = 1 or attempt > 1) limit $10
+    select event_id from walhook.pending where webhook_id = $2 and (attempt = 1 or attempt > 1) limit $10
 ),
 found as (
     select id

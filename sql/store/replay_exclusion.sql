@@ -39,7 +39,7 @@ select (select count(*) from examined) as examined, (select id from examined ord
 -- replay reads
 insert into walhook.replay_exclusion (replay_id, event_id)
 select $1, event_id
-from walhook.delivery
+from walhook.pending
 where webhook_id = $2 and (attempt = 1 or attempt > 1) and event_id >= $3 and event_id < $4
 on conflict do nothing
 
@@ -48,7 +48,7 @@ on conflict do nothing
 -- delivery is pending. $1 replay, $2 events, $3 the ids of their deliveries
 select event_id from walhook.replay_exclusion where replay_id = $1 and event_id = any ($2::uuid[])
 union all
-select event_id from walhook.delivery where id = any ($3::uuid[])
+select event_id from walhook.pending where id = any ($3::uuid[])
 
 -- name: expire
 -- Removes what ended replays have excluded. $1 rows at most

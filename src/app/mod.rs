@@ -390,6 +390,8 @@ impl App {
         tasks.spawn("stranded deliveries", search.map(Ok));
         let cancellation = record::cancel_inactive(self.store.clone(), tasks.shutdown.clone());
         tasks.spawn("cancellation", cancellation.map(Ok));
+        let unpacking = record::unpack_old(self.store.clone(), tasks.shutdown.clone());
+        tasks.spawn("unpacking", unpacking.map(Ok));
 
         handoff
     }

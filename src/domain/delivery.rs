@@ -18,6 +18,17 @@ use super::named::named;
 pub struct Lease {
     pub token: Uuid,
     pub until: Instant,
+    /// Of a delivery that was handed off without a row.
+    pub place: Option<Place>,
+}
+
+/// The place of a delivery in the hand-off that has its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// From 0.
+    pub index: usize,
+    /// How many there are.
+    pub of: usize,
 }
 
 /// How much longer a lease lasts than a request may take: enough time to record the response. It
@@ -151,6 +162,14 @@ pub struct NewDelivery {
     pub is_parked: bool,
     /// Whether it goes to this process's dispatcher, unless it waits.
     pub leased: bool,
+}
+
+impl NewDelivery {
+    /// Whether it gets a row. One that is sent at once, and for which no other can wait, is only in
+    /// the hand-off.
+    pub const fn has_row(&self) -> bool {
+        !self.leased || self.order_key.is_some()
+    }
 }
 
 /// The result of one attempt.

@@ -20,6 +20,7 @@ pub type Subscriptions = HashMap<UserId, Vec<Subscription>>;
 /// The deliveries and missed events of a list of events.
 #[derive(Debug, Default)]
 pub struct FannedOut {
+    /// Those that get rows.
     pub deliveries: Vec<NewDelivery>,
     /// Webhook and event, for each event that an inactive webhook misses. Events that its filter
     /// excludes are not missed.
@@ -50,7 +51,10 @@ pub fn fan_out(
             let order_key = subscription.ordering.key(|| subject.release());
             let mut delivery = sequences.delivery(webhook, event.id, order_key);
             delivery.leased = !delivery.is_parked && keeps(event, &delivery, subscription);
-            fanned_out.deliveries.push(delivery);
+
+            if delivery.has_row() {
+                fanned_out.deliveries.push(delivery);
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::store::delivery::{self, NewLease};
 use crate::store::enqueue;
 use crate::store::ignored::IgnoredTransitions;
 use crate::store::unrouted::Unrouted;
-use crate::store::{GenericClient, StoreError, sequences};
+use crate::store::{GenericClient, StoreError, handoffs, sequences};
 use crate::telemetry::{self, recurring};
 
 /// Reads the webhooks of the owners of `events`. With `numbered`, also locks and returns the
@@ -96,9 +96,10 @@ pub async fn store_events(
     let fanned_out = fan_out(last);
     let numbers = numbers.changed();
 
-    let (last, (), ()) = tokio::try_join!(
+    let (last, (), (), ()) = tokio::try_join!(
         biased;
         insert(transaction, last, &fanned_out, Some(lease)),
+        handoffs::insert(transaction, handoff.place(), lease),
         sequences::store(transaction, &numbers),
         commit
     )?;

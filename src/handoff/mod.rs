@@ -21,7 +21,7 @@ pub use self::budget::{
     RESPONSIVE,
 };
 pub use self::load::Speed;
-use crate::domain::delivery::{Delivery, Lease, NewDelivery};
+use crate::domain::delivery::{Delivery, Lease, NewDelivery, Place};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;
 
@@ -140,6 +140,19 @@ impl<'a> HandoffBatch<'a> {
         }
 
         is_admitted
+    }
+
+    /// Gives the deliveries that have no row their places, and returns all deliveries.
+    pub fn place(&mut self) -> &[Delivery] {
+        let has_place = |delivery: &Delivery| delivery.order_key.is_none();
+        let of = self.deliveries.iter().filter(|one| has_place(one)).count();
+        let placed = self.deliveries.iter_mut().filter(|one| has_place(one));
+
+        for (index, delivery) in placed.enumerate() {
+            delivery.lease.place = Some(Place { index, of });
+        }
+
+        &self.deliveries
     }
 
     /// Sends the deliveries, except those in `parked`, with the webhooks that the transaction has

@@ -9,6 +9,7 @@ use super::fault::Result;
 use crate::domain::event::UserId;
 use crate::failpoint::failpoint;
 use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS, Unrecorded};
+use crate::store::handoffs::{Handoffs, Locked, unpack};
 use crate::store::{Store, StoreError};
 
 /// Each pass removes what requests and replicas stored during the previous one. The number is
@@ -97,6 +98,9 @@ async fn pass(
     webhooks.extend(erase::find_deleted_webhooks(store, user).await?);
 
     for webhook in &*webhooks {
+        // What was handed off has rows afterwards.
+        unpack(store, Handoffs::OfWebhook(*webhook), Locked::Wait).await?;
+
         for removal in OF_WEBHOOK {
             while erased.add(
                 removal.what,

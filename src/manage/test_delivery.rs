@@ -161,6 +161,7 @@ impl Manage {
             lease: Lease {
                 token: Uuid::nil(),
                 until: Instant::now(),
+                place: None,
             },
         }
     }

@@ -4,6 +4,7 @@ mod cancellation;
 mod completed;
 mod stranded;
 mod transaction;
+mod unpacking;
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub use cancellation::{Cancelled, cancel_inactive, cancel_next};
 use completed::{complete, log_id};
 pub use stranded::{promote_all_stranded, promote_stranded};
 pub use transaction::{Disabled, PromotionLimits, Recorded, record};
+pub use unpacking::unpack_old;
 
 /// The waits before a batch is recorded again.
 pub const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));

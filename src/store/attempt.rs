@@ -10,7 +10,7 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::statement::{Arrays, Statements, arrays, from_row};
-use super::{Result, Store};
+use super::{Result, Store, handoffs};
 use crate::domain::delivery::{Answer, Attempted, Delivery, Next, Outcome, Sent, Timing};
 use crate::domain::disablement::Standing;
 use crate::domain::event::UserId;
@@ -88,6 +88,11 @@ impl CompletedAttempt {
         matches!(self.next, Next::End(_))
     }
 
+    /// Whether the delivery may have a row: it was not handed off, or the hand-off was unpacked.
+    fn may_have_row(&self) -> bool {
+        self.delivery().lease.place.is_none()
+    }
+
     pub fn is_counted(&self) -> bool {
         self.effect == Effect::Counted
     }
@@ -123,15 +128,24 @@ impl CompletedAttempt {
     }
 }
 
-/// Finds the attempts that were made under their deliveries' current leases: they count. Locks
-/// these deliveries, or removes them in the same statement if all attempts end them, which is half
-/// the work. The others are superseded, or sent nothing, such as those of an inactive webhook,
-/// whose cancellation is logged.
+/// Finds the attempts that were made under their deliveries' current leases: they count. Most
+/// deliveries were handed off and have no row. Locks the rows of the others, or removes them in the
+/// same statement if all attempts end them, which is half the work. Attempts that do not count are
+/// superseded, or sent nothing, such as those of an inactive webhook, whose cancellation is logged.
 pub async fn fence(
     transaction: &Transaction<'_>,
     batch: &mut [CompletedAttempt],
     all_end: bool,
 ) -> Result<()> {
+    for attempt in &mut *batch {
+        attempt.effect = match attempt.sent() {
+            Some(_) => Effect::Superseded,
+            None => Effect::NotStored,
+        };
+    }
+
+    handoffs::record(transaction, batch).await?;
+
     let statement = if all_end {
         sql::delivery::END_HELD
     } else {
@@ -140,7 +154,14 @@ pub async fn fence(
 
     // If a batch contains a delivery twice, the statement returns the last position, which is that
     // of the newer lease.
-    let mut sorted: Vec<&mut CompletedAttempt> = batch.iter_mut().collect();
+    let mut sorted: Vec<&mut CompletedAttempt> = batch
+        .iter_mut()
+        .filter(|attempt| attempt.may_have_row())
+        .collect();
+    if sorted.is_empty() {
+        return Ok(());
+    }
+
     sorted.sort_unstable_by_key(|attempt| (attempt.delivery().id, attempt.delivery().lease.token));
 
     let arrays = arrays!(sorted, |attempt| (
@@ -149,13 +170,6 @@ pub async fn fence(
         small(attempt.delivery().attempt)
     ));
     let positions: Vec<i32> = transaction.fetch_all(statement, &arrays.params()).await?;
-
-    for attempt in &mut sorted {
-        attempt.effect = match attempt.sent() {
-            Some(_) => Effect::Superseded,
-            None => Effect::NotStored,
-        };
-    }
 
     for position in positions {
         sorted[position as usize - 1].effect = Effect::Counted;
@@ -272,7 +286,9 @@ pub async fn end_deliveries(
     transaction: &Transaction<'_>,
     counted: &[&CompletedAttempt],
 ) -> Result<()> {
-    let ended = counted.iter().filter(|attempt| attempt.ends_delivery());
+    let ended = counted
+        .iter()
+        .filter(|attempt| attempt.ends_delivery() && attempt.may_have_row());
     let ids: Vec<Uuid> = ended.map(|attempt| attempt.delivery().id).collect();
     if !ids.is_empty() {
         transaction.run(sql::delivery::END, &[&ids]).await?;
@@ -286,17 +302,26 @@ pub async fn retry_deliveries(
     transaction: &Transaction<'_>,
     counted: &[&CompletedAttempt],
 ) -> Result<()> {
-    let retry = |completed: &&CompletedAttempt| match completed.next {
-        Next::Retry { after, attempt } => {
-            Some((completed.delivery().id, small(attempt), after.as_secs_f64()))
-        }
-        Next::End(_) => None,
-    };
+    let mut retries: Vec<(&Delivery, i16, f64)> = Vec::new();
 
-    let mut retries: Vec<(Uuid, i16, f64)> = counted.iter().filter_map(retry).collect();
+    for completed in counted {
+        if let Next::Retry { after, attempt } = completed.next {
+            retries.push((completed.delivery(), small(attempt), after.as_secs_f64()));
+        }
+    }
+
     if !retries.is_empty() {
-        retries.sort_unstable_by_key(|(id, ..)| *id);
-        let arrays = arrays!(retries, |(id, attempt, wait)| (*id, *attempt, *wait));
+        retries.sort_unstable_by_key(|(delivery, ..)| delivery.id);
+        let arrays = arrays!(retries, |(delivery, attempt, wait)| (
+            delivery.id,
+            delivery.webhook,
+            delivery.event,
+            delivery.sequence,
+            delivery.order_key,
+            small(delivery.round),
+            *attempt,
+            *wait
+        ));
         transaction
             .run(sql::delivery::RETRY, &arrays.params())
             .await?;

@@ -8,9 +8,9 @@
 //! synchronise, an insert and the end of the delivery before it. The insert locks the last delivery
 //! of the key against removal and only then looks whether one is pending. If the end comes first,
 //! the insert waits for it and finds none. If the insert comes first, the end waits until it is
-//! committed, and finds the delivery to promote. Locks are taken in this order: numbers, deliveries
-//! by id, webhooks by id. A promotion comes after other deliveries were locked, so it skips rows
-//! that are locked.
+//! committed, and finds the delivery to promote. Locks are taken in this order: numbers, hand-offs
+//! by lease (`handoffs.rs`), deliveries by id, webhooks by id. A promotion comes after other
+//! deliveries were locked, so it skips rows that are locked.
 //!
 //! A webhook that is inactive or was deleted may have a million pending deliveries. They are not
 //! part of the transaction that switches it off: that one changes the webhook, which ends its
@@ -29,6 +29,7 @@ use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::handoffs::{Handoffs, Locked, unpack};
 use super::statement::{Statements, arrays, from_row};
 use super::{Result, Store, StoreError, hours, plan_by_index};
 use crate::domain::delivery::{Delivery, DeliveryClass, Lease, NewDelivery, lease_length};
@@ -61,6 +62,7 @@ impl NewLease {
         let lease = Lease {
             token: Uuid::now_v7(),
             until: Instant::now() + length,
+            place: None,
         };
 
         NewLease { lease, length }
@@ -256,9 +258,15 @@ impl Store {
             .iter()
             .map(|delivery| (delivery.id, delivery.lease.token))
             .collect();
+        let placed = deliveries
+            .iter()
+            .filter(|delivery| delivery.lease.place.is_some());
+        let leases: BTreeSet<Uuid> = placed.map(|delivery| delivery.lease.token).collect();
+        let leases: Vec<Uuid> = leases.into_iter().collect();
 
         self.transaction(async |transaction| {
             plan_by_index(transaction).await?;
+            unpack(transaction, Handoffs::Leased(&leases), Locked::Wait).await?;
             release_leases(transaction, held).await
         })
         .await
@@ -479,6 +487,7 @@ impl Store {
     pub async fn cancel_pending(&self, webhook: Uuid) -> Result<u64> {
         self.transaction(async |transaction| {
             plan_by_index(transaction).await?;
+            unpack(transaction, Handoffs::OfWebhook(webhook), Locked::Skip).await?;
             let CancelledChunk { removed, logged } = transaction
                 .fetch_one(sql::delivery::CANCEL, &[&webhook, &CANCELLED_AT_ONCE])
                 .await?;

@@ -108,6 +108,7 @@ pub async fn subscriptions(
 pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
     for statement in [
         sql::event::INSERT,
+        sql::handoff::INSERT,
         sql::missed_event::INSERT,
         sql::webhook_sequence::STORE,
     ] {

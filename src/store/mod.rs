@@ -16,6 +16,7 @@ pub mod enqueue;
 pub mod erase;
 mod events;
 pub mod feed;
+pub mod handoffs;
 pub mod hours;
 pub mod idempotency;
 pub mod ignored;

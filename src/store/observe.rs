@@ -123,7 +123,10 @@ impl Store {
     /// Counts the pending deliveries of a class.
     pub async fn queue(&self, class: DeliveryClass, extent: Extent) -> Result<Queue> {
         let sql = of_class(sql::delivery::COUNT_BACKLOG, class);
-        let mut queue = Queue::default();
+        let mut queue = Queue {
+            deliveries: self.handed_off(class).await?,
+            ..Queue::default()
+        };
         let mut from = (Uuid::nil(), "-infinity".to_owned());
         let mut skipped = 0;
 
@@ -144,6 +147,14 @@ impl Store {
             skipped = counted.same_as_last + if last == from { skipped } else { 0 };
             from = last;
             extent.pause(started).await;
+        }
+    }
+
+    /// Counts the deliveries of a class that were handed off and have no row.
+    async fn handed_off(&self, class: DeliveryClass) -> Result<i64> {
+        match class {
+            DeliveryClass::Fresh => self.fetch_one(sql::handoff::COUNT, &[]).await,
+            DeliveryClass::Retry => Ok(0),
         }
     }
 

@@ -117,7 +117,7 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
 
     assert_eq!(ids, [json!(mine)]);
     let started =
-        "select (select count(*) from walhook.delivery) + (select count(*) from walhook.recovery
+        "select (select count(*) from walhook.pending) + (select count(*) from walhook.recovery
                        where finished_at is null)";
 
     assert_eq!(

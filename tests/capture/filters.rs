@@ -42,7 +42,7 @@ async fn a_repair_delivers_only_events_that_pass_the_filter() {
 
     let store = app.store().await;
     let counts = "select (select count(*) from walhook.event where repaired),
-                         (select count(*) from walhook.delivery where webhook_id = $1::text::uuid),
+                         (select count(*) from walhook.pending where webhook_id = $1::text::uuid),
                          (select count(*) from walhook.missed_event)";
     let id = created["id"].as_str().unwrap();
 

@@ -136,7 +136,7 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     assert_eq!(webhook["last_triggered_at"], logs[0]["timestamp"]);
 
     let store = app.store().await;
-    let left: i64 = one(&store, "select count(*) from walhook.delivery").await;
+    let left: i64 = one(&store, "select count(*) from walhook.pending").await;
     assert_eq!(
         left, 0,
         "finished deliveries are removed from the table of pending ones"
@@ -274,7 +274,7 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
     platform.payment(user, "ready").await;
     app.wait_for_events(stored + 1).await;
 
-    let pending: i64 = one(&store, "select count(*) from walhook.delivery").await;
+    let pending: i64 = one(&store, "select count(*) from walhook.pending").await;
     assert_eq!(pending, 0, "nothing is pending for a deleted webhook");
 
     let received = receiver.requests();

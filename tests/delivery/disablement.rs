@@ -155,7 +155,7 @@ async fn a_success_resets_consecutive_failures() {
         11
     );
 
-    let statement = "select count(*), min(error_kind), (select count(*) from walhook.delivery), \
+    let statement = "select count(*), min(error_kind), (select count(*) from walhook.pending), \
                      (select sum(cancelled)::bigint from walhook.webhook_hour) \
                      from walhook.attempt where outcome = 'cancelled'";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
@@ -294,7 +294,7 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
         .unwrap();
     let left = bench
         .client
-        .query_one("select count(*) from walhook.delivery", &[])
+        .query_one("select count(*) from walhook.pending", &[])
         .await
         .unwrap();
     assert_eq!(left.get::<_, i64>(0), 0);

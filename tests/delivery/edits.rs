@@ -96,7 +96,7 @@ impl Scene {
 
     async fn pending(&self) -> i64 {
         let store = self.app.store().await;
-        one(&store, "select count(*) from walhook.delivery").await
+        one(&store, "select count(*) from walhook.pending").await
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::scene::Scene;
-use crate::support::{Answer, eventually, one};
+use crate::support::{Answer, eventually, one, run_sql};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -20,18 +20,14 @@ impl Scene {
 
     /// The next attempt of each pending delivery, and whether it is leased.
     async fn pending(&self) -> Vec<(i16, bool)> {
-        let pending = "select attempt, lease is not null from walhook.delivery";
+        let pending = "select attempt, lease is not null from walhook.pending";
         let rows = self.app.store().await.query(pending, &[]).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 
     async fn end_leases(&self) {
-        self.app
-            .store()
-            .await
-            .execute("update walhook.delivery set due_at = now()", &[])
-            .await
-            .unwrap();
+        let end = "update walhook.handoff set due_at = now(); update walhook.delivery set due_at = now()";
+        run_sql(&self.app.store().await, end).await;
     }
 }
 
@@ -99,7 +95,7 @@ async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
     scene.receiver.wait_for(1).await;
     scene.app.kill().await;
 
-    let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
+    let left = "select extract(epoch from due_at - now())::float8 from walhook.pending";
     let left: f64 = one(&scene.app.store().await, left).await;
 
     assert!(left <= 15.0, "within the timeout and ten seconds: {left}");

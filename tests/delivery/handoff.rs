@@ -40,13 +40,13 @@ impl Running {
         }
     }
 
-    /// Has every transaction that stores leased deliveries execute this when it commits.
+    /// Has every transaction that hands off deliveries execute this when it commits.
     async fn at_commit(&self, what: &str) {
         let sql = format!(
             "create sequence public.commits;
              create function public.at_commit() returns trigger language plpgsql as $$ begin {what}; return null; end $$;
-             create constraint trigger at_commit after insert on walhook.delivery
-             deferrable initially deferred for each row when (new.lease is not null) execute function public.at_commit()"
+             create constraint trigger at_commit after insert on walhook.handoff
+             deferrable initially deferred for each row execute function public.at_commit()"
         );
         run_sql(&self.store, &sql).await;
     }
@@ -126,4 +126,29 @@ async fn a_failed_commit_sends_nothing() {
 
     let commits: i64 = one(&running.store, "select last_value from public.commits").await;
     assert_eq!(commits, 4);
+}
+
+#[tokio::test]
+async fn a_delivery_that_is_accepted_at_once_has_no_row_and_one_that_fails_has() {
+    let running = Running::start().await;
+    let refuse = "create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'a row'; end $$;
+                  create trigger refuse before insert on walhook.delivery execute function public.refuse()";
+    run_sql(&running.store, refuse).await;
+
+    let platform = running.app.platform().await;
+    platform.payments(running.user, 20).await;
+    running.assert_delivered(21).await;
+
+    run_sql(&running.store, "drop trigger refuse on walhook.delivery").await;
+    running.receiver.answer_status(500);
+    platform.payment(running.user, "ready").await;
+    running
+        .app
+        .wait_for_count(
+            "select count(*) from walhook.delivery where attempt = 2 and lease is null",
+            1,
+        )
+        .await;
+    let left: i64 = one(&running.store, "select count(*) from walhook.handoff").await;
+    assert_eq!(left, 0);
 }

@@ -35,4 +35,5 @@ mod shares;
 mod signals;
 mod silent_proxy;
 mod simulation;
+mod unpacking;
 mod wire;

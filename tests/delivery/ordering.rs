@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 const PAYMENT: &str = "payment.statement_ready";
 const REVIEW: &str = "release.review.status_changed";
-const NOTHING_PENDING: &str = "select count(*) from walhook.delivery";
+const NOTHING_PENDING: &str = "select count(*) from walhook.pending";
 const PARKED: &str = "select count(*) from walhook.delivery where due_at = 'infinity'";
 
 struct Scene {

@@ -243,7 +243,7 @@ async fn statistics_count_what_was_delivered() {
     .await;
     scene.receiver.answer(|_| Answer::Hang);
     scene.platform.payments(scene.user, 2).await;
-    app.wait_for_count("select count(*) from walhook.delivery", 2)
+    app.wait_for_count("select count(*) from walhook.pending", 2)
         .await;
     scene.set_active(false).await;
 

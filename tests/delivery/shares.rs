@@ -41,6 +41,7 @@ fn delivery(webhook: u128, id: u128, (round, attempt): (u16, u16)) -> Delivery {
         lease: Lease {
             token: Uuid::nil(),
             until: Instant::now() + Duration::from_secs(20),
+            place: None,
         },
     }
 }

@@ -387,7 +387,7 @@ async fn a_cancelled_delivery_in_the_queue_is_not_sent_after_a_reactivation() {
     scene
         .app
         .wait_for_count(
-            "select count(*) from walhook.delivery where lease is not null",
+            "select count(*) from walhook.pending where lease is not null",
             2,
         )
         .await;

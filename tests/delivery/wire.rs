@@ -63,7 +63,7 @@ async fn a_body_of_65536_bytes_is_delivered_and_one_byte_more_is_not_sent() {
         (&webhook["success_count"], &webhook["failure_count"]),
         (&json!(2), &json!(0))
     );
-    app.wait_for_count("select count(*) from walhook.delivery", 0)
+    app.wait_for_count("select count(*) from walhook.pending", 0)
         .await;
 }
 

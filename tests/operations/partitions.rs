@@ -266,6 +266,7 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
         lease: Lease {
             token: lease,
             until: Instant::now(),
+            place: None,
         },
     };
 

@@ -101,12 +101,6 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
         ),
         ("end", walhook::sql::store::delivery::END, "uuid[]", "'{}'"),
         (
-            "retry",
-            walhook::sql::store::delivery::RETRY,
-            "uuid[], smallint[], float8[]",
-            "'{}', '{}', '{}'",
-        ),
-        (
             "release",
             walhook::sql::store::delivery::RELEASE,
             "uuid[], uuid[]",

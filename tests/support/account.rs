@@ -119,7 +119,7 @@ pub async fn settled(store: &Client, committed: &[Transition]) {
         let progress = || async {
             let open =
                 "select (select count(*) from walhook.event where commit_lsn is not null or ordinal is not null),
-                               (select count(*) from walhook.delivery)
+                               (select count(*) from walhook.pending)
                                + (select count(*) from walhook.recovery where finished_at is null)";
 
             // The store may be down, and the connection lost with it: the caller connects again.
@@ -282,7 +282,7 @@ impl Account {
     /// or as an event that an inactive webhook missed.
     async fn check_deliveries(&mut self, store: &Client, events: &[StoredEvent]) {
         let pending = store
-            .query("select id, event_id from walhook.delivery", &[])
+            .query("select id, event_id from walhook.pending", &[])
             .await
             .expect("deliveries");
         for row in pending {

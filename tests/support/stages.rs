@@ -258,7 +258,7 @@ impl Bench {
     }
 
     pub async fn is_pending(&self, delivery: Uuid) -> bool {
-        let statement = "select exists (select from walhook.delivery where id = $1)";
+        let statement = "select exists (select from walhook.pending where id = $1)";
         self.client
             .query_one(statement, &[&delivery])
             .await

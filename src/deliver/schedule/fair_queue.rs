@@ -159,6 +159,7 @@ pub mod tests {
             lease: Lease {
                 token: Uuid::nil(),
                 until: Instant::now(),
+                place: None,
             },
         }
     }

@@ -277,6 +277,7 @@ mod tests {
             lease: Lease {
                 token: Uuid::nil(),
                 until: Instant::now(),
+                place: None,
             },
         };
 

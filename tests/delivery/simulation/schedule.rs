@@ -98,6 +98,7 @@ pub fn delivery(id: u128, webhook: Uuid, until: Instant) -> Delivery {
         lease: Lease {
             token: Uuid::nil(),
             until,
+            place: None,
         },
     }
 }

@@ -351,7 +351,7 @@ impl Scenario {
         in_time("every delivery to end", async || {
             let pending: Vec<i64> = query(
                 url,
-                "select count(*) from walhook.delivery",
+                "select count(*) from walhook.pending",
                 "the deliveries",
             )
             .await;

@@ -432,7 +432,7 @@ impl World {
 
         // Each event's delivery is stored with it, and removed when it has ended.
         self.app
-            .wait_for_count("select count(*) from walhook.delivery", 0)
+            .wait_for_count("select count(*) from walhook.pending", 0)
             .await;
         let took = began.elapsed();
         let received = self.receiver.requests();

@@ -83,6 +83,7 @@ impl Case {
             Boundary::LogLoss => Box::pin(log::run_loss(self)),
             Boundary::LogExpiry => Box::pin(log::run_expiry(self)),
             Boundary::AcknowledgeIdle => Box::pin(stream::run_idle(self)),
+            Boundary::Unpack => Box::pin(stream::run_unpacking(self)),
             Boundary::Shutdown => Box::pin(stream::run_shutdown(self)),
             Boundary::Cancel => Box::pin(jobs::run_cancellation(self)),
             Boundary::Recover => Box::pin(jobs::run_recovery(self)),

@@ -93,6 +93,23 @@ pub async fn run_idle(case: Case) -> Account {
     scene.settle(processes).await
 }
 
+/// The receiver answers so late that deliveries get rows while their requests are in flight.
+pub async fn run_unpacking(case: Case) -> Account {
+    let mut scene = scene(case, "wal").await;
+    scene.app.set("delivery.timeout", "5s");
+    scene
+        .receiver
+        .answer(|_| Answer::After(Duration::from_millis(4_500), 200));
+
+    let armed = scene.spawn_armed();
+    scene.commit_times(LATER).await;
+    scene.wait_until_reached().await;
+
+    let processes = scene.carry_on(armed).await;
+    scene.receiver.answer_status(200);
+    scene.settle(processes).await
+}
+
 /// Stops a process whose receiver is slow, so that deliveries wait in memory.
 pub async fn run_shutdown(case: Case) -> Account {
     let mut scene = scene(case, "wal").await;

@@ -28,6 +28,8 @@ pub enum Boundary {
     Claim,
     Request,
     Record,
+    /// Making rows of deliveries that were handed off and are not recorded for some seconds.
+    Unpack,
     /// The cancellation of what a webhook had pending when it was switched off.
     Cancel,
     Recover,
@@ -89,7 +91,7 @@ use Boundary::{
     Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Log,
     LogExpiry, LogLoss, Migrate, MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record,
     Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request,
-    Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
+    Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown, Unpack,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];
@@ -138,6 +140,7 @@ table! {
     Record "attempts_written_record_not_committed" ALL;
     Record "record_committed_answer_not_received" ALL;
     Record "delivery_promoted_not_handed_off" KILL_AND_STALL;
+    Unpack "handoff_unpacked_answer_not_received" ALL;
     Cancel "deliveries_cancelled_chunk_not_committed" ALL;
     Recover "recovery_rounds_started_progress_not_stored" KILL_AND_FAIL;
     Recover "job_step_done_not_committed" ALL;

@@ -78,7 +78,7 @@ impl World {
     /// Waits until nothing is pending, and each payment has a delivery.
     async fn all_delivered(&self) -> BTreeMap<i64, usize> {
         self.cell
-            .wait_for_count("select count(*) from walhook.delivery", 0)
+            .wait_for_count("select count(*) from walhook.pending", 0)
             .await;
 
         let mut deliveries: BTreeMap<i64, usize> = BTreeMap::new();

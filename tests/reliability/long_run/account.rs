@@ -154,7 +154,7 @@ impl Account {
                     having max(round) <> count(distinct round)) as wrong";
         assert_eq!(self.count(gaps).await, 0, "a delivery lacks a round");
         assert_eq!(
-            self.count("select count(*) from walhook.delivery").await,
+            self.count("select count(*) from walhook.pending").await,
             0,
             "deliveries are pending"
         );

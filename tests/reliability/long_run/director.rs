@@ -167,7 +167,7 @@ impl Director {
                 // more deliveries than it can take, some of which become a day old meanwhile.
                 let day_ago = self.clock.now() - jiff::SignedDuration::from_hours(24);
                 let old = format!(
-                    "select count(*) from walhook.delivery join walhook.event on event.id = event_id
+                    "select count(*) from walhook.pending join walhook.event on event.id = event_id
                      where occurred_at < timestamptz '{day_ago}'"
                 );
 

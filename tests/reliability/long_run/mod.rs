@@ -221,7 +221,7 @@ async fn end(
     director
         .until_none(
             "pending deliveries",
-            "select count(*) from walhook.delivery",
+            "select count(*) from walhook.pending",
         )
         .await;
 

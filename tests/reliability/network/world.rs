@@ -462,7 +462,7 @@ impl World {
             .await;
 
         self.app
-            .wait_for_count("select count(*) from walhook.delivery", 0)
+            .wait_for_count("select count(*) from walhook.pending", 0)
             .await;
         let store = self.app.store().await;
         let count =
