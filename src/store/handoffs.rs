@@ -15,9 +15,9 @@ use std::time::Duration;
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
+use super::Result;
 use super::attempt::{CompletedAttempt, Effect};
 use super::delivery::NewLease;
-use super::Result;
 use super::statement::{Statements, arrays};
 use crate::domain::delivery::{Delivery, Place};
 use crate::sql::store as sql;
@@ -80,12 +80,12 @@ pub(super) async fn record(
         return Ok(());
     }
 
-    let leases: Vec<&Uuid> = recorded.keys().collect();
-    let bits: Vec<&String> = recorded.values().collect();
+    let rows = arrays!(recorded, |(lease, bits)| (*lease, bits));
+    let rows = rows.params();
     let (held, _) = tokio::try_join!(
         biased;
-        transaction.fetch_all::<Uuid>(sql::handoff::RECORD, &[&leases, &bits]),
-        transaction.run(sql::handoff::REMOVE_RECORDED, &[&leases]),
+        transaction.fetch_all::<Uuid>(sql::handoff::RECORD, &rows),
+        transaction.run(sql::handoff::REMOVE_RECORDED, &rows[..1]),
     )?;
     let held: HashSet<Uuid> = held.into_iter().collect();
 

@@ -49,7 +49,6 @@ async fn a_delivery_whose_lease_is_too_short_is_not_attempted() {
     delivery.lease = Lease {
         until: Instant::now() + bench.config.delivery.timeout.0,
         ..delivery.lease
-        place: None,
     };
     let running = bench.run();
 

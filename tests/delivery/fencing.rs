@@ -26,7 +26,8 @@ impl Scene {
     }
 
     async fn end_leases(&self) {
-        let end = "update walhook.handoff set due_at = now(); update walhook.delivery set due_at = now()";
+        let end =
+            "update walhook.handoff set due_at = now(); update walhook.delivery set due_at = now()";
         run_sql(&self.app.store().await, end).await;
     }
 }

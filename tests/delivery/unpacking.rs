@@ -240,7 +240,7 @@ impl Model<'_> {
         let (counted, (), again) = tokio::join!(bench.record(&batch), unpacking, repeat);
 
         for ((delivery, succeeds), counts) in picked.values().zip(counted.iter().zip(&again)) {
-            prop_assert!(*counts != (&true, &true), "counted twice: {delivery:?}");
+            prop_assert!(counts != (&true, &true), "counted twice: {delivery:?}");
             prop_assert_eq!(
                 *counts.0 || *counts.1,
                 self.is_current(delivery),

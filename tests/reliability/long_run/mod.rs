@@ -219,10 +219,7 @@ async fn end(
         .await;
 
     director
-        .until_none(
-            "pending deliveries",
-            "select count(*) from walhook.pending",
-        )
+        .until_none("pending deliveries", "select count(*) from walhook.pending")
         .await;
 
     director.tenants.assert_jobs_finished().await;
