@@ -9,13 +9,20 @@ values ($5::uuid, now() + make_interval(secs => $6), repeat('1', cardinality($1:
     $1, $2::uuid[], $3::uuid[], $4::bigint[])
 
 -- name: record
--- Clears the bits of deliveries whose attempts are recorded, and returns the leases of the hand-offs
--- that had them. The others were unpacked, or recorded before. Locks in order of lease, like every
--- transaction. $1 leases in ascending order, $2 bits to clear
-update walhook.handoff set open = open # recorded.bits
-from unnest($1::uuid[], $2::text[]::bit varying[]) as recorded (lease, bits)
-where handoff.lease = recorded.lease and handoff.open & recorded.bits = recorded.bits
-returning handoff.lease
+-- Clears the bits of deliveries whose attempts are recorded, and returns, for each lease, which of
+-- them were set. The others were unpacked, or recorded before. Locks in order of lease, like every
+-- transaction. $1 leases, $2 bits to clear
+with held as materialized (
+    select handoff.lease, handoff.open & recorded.bits as bits
+    from unnest($1::uuid[], $2::text[]::bit varying[]) as recorded (lease, bits)
+    join walhook.handoff on handoff.lease = recorded.lease
+    order by handoff.lease
+    for update of handoff
+)
+update walhook.handoff set open = handoff.open # held.bits
+from held
+where handoff.lease = held.lease
+returning handoff.lease, held.bits::text
 
 -- name: remove_recorded
 -- $1 leases

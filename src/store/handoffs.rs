@@ -8,7 +8,7 @@
 //! old, so slow receivers, shutdowns and crashes are no special cases. A delivery is in a hand-off
 //! or has a row, never both. Hand-offs are locked in order of their leases, before any delivery.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -84,15 +84,17 @@ pub(super) async fn record(
     let rows = rows.params();
     let (held, _) = tokio::try_join!(
         biased;
-        transaction.fetch_all::<Uuid>(sql::handoff::RECORD, &rows),
+        transaction.fetch_all::<(Uuid, String)>(sql::handoff::RECORD, &rows),
         transaction.run(sql::handoff::REMOVE_RECORDED, &rows[..1]),
     )?;
-    let held: HashSet<Uuid> = held.into_iter().collect();
+    let held: HashMap<Uuid, String> = held.into_iter().collect();
 
     for attempt in batch {
         let lease = &mut attempt.attempted.delivery.lease;
 
-        if lease.place.is_some() && held.contains(&lease.token) {
+        let was_set = |place: Place| held.get(&lease.token)?.as_bytes().get(place.index).copied();
+
+        if lease.place.and_then(was_set) == Some(b'1') {
             attempt.effect = Effect::Counted;
         } else {
             lease.place = None;
