@@ -1,12 +1,13 @@
 //! Deliveries that were handed off to the process that stored them, and have no row in `delivery`
 //! unless they fail.
 //!
-//! One row has all of one transaction, and a bit for each that its attempt clears. Whoever clears it
-//! records the attempt: it counts, as under a lease in `delivery`. Whatever else is done with a
-//! delivery is done to its row: first the hand-off is unpacked, which makes rows, with the same
-//! lease, of all that were not recorded. Any replica does that to hand-offs that are some seconds
-//! old, so slow receivers, shutdowns and crashes are no special cases. A delivery is in a hand-off
-//! or has a row, never both. Hand-offs are locked in order of their leases, before any delivery.
+//! One row has all of one transaction, and a set bit for each. The transaction that clears a
+//! delivery's bit records its attempt, which counts as under a lease in `delivery`. Everything else
+//! that is done with a delivery is done with its row. So first the hand-off is unpacked: all that
+//! were not recorded become rows, with the same lease. Any replica does that to hand-offs that are
+//! some seconds old, so slow receivers, shutdowns and crashes are no special cases. A delivery is in
+//! a hand-off or has a row, never both. Hand-offs are locked in order of their leases, before any
+//! delivery.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -91,7 +92,6 @@ pub(super) async fn record(
 
     for attempt in batch {
         let lease = &mut attempt.attempted.delivery.lease;
-
         let was_set = |place: Place| held.get(&lease.token)?.as_bytes().get(place.index).copied();
 
         if lease.place.and_then(was_set) == Some(b'1') {
