@@ -181,6 +181,25 @@ create table walhook.event_sequence (
 ) with (fillfactor = 10); -- changes with every batch: updated in place
 insert into walhook.event_sequence (last) values (0);
 
+-- The cells that divide a log by the shards of users. The log's store has all of them; the store of
+-- a cell has a copy of its own row, and while it is split, the row of the new cell too.
+create table walhook.cell (
+    name        text primary key,
+    first_shard integer not null,
+    last_shard  integer not null,
+    -- The id of the cell's store.
+    store_id    uuid not null unique,
+    -- Grows with every change of the shards.
+    epoch       bigint not null,
+    check (0 <= first_shard and first_shard <= last_shard and last_shard <= 4095),
+    exclude using gist (int4range(first_shard, last_shard, '[]') with &&)
+);
+
+-- The shard of a user: the first 12 bits of the SHA-256 of the id in UTF-8.
+create function walhook.shard(user_id text) returns integer language sql stable as $$
+    select ('x' || encode(substring(sha256(convert_to(user_id, 'UTF8')) for 2), 'hex'))::bit(16)::integer >> 4
+$$;
+
 -- Ids are UUIDv7, so ranges of ids are ranges of time: partitions hold one day each. Rows of days
 -- that have no partition go to the default one.
 create table walhook.event (

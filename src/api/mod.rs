@@ -37,6 +37,7 @@ mod webhooks;
 pub use self::asyncapi::document_text as asyncapi_document;
 pub use self::openapi::document_text as openapi_document;
 pub use self::operations::{Readiness, RenderMetrics, router as operations_router};
+pub use self::public_keys::PublishedKeys;
 pub use self::router::router;
-pub use self::state::ApiState;
+pub use self::state::{ApiState, MAX_REQUEST_TIME};
 pub use self::webhooks::WebhookBody;

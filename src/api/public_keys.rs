@@ -1,6 +1,7 @@
 //! Publishes the public keys of webhooks. Anybody may read them, so they are served from memory: no
 //! number of readers denies them to others or costs the store more than one statement at a time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,23 +108,46 @@ fn body<'a>(
     serde_json::to_vec(&body).expect("strings can be serialized")
 }
 
-/// The keys in memory, which one request at a time reads again.
+/// The keys of one store or several in memory, which one request at a time reads again.
 #[derive(Clone)]
 pub struct PublishedKeys {
-    manage: Manage,
-    /// In the order of the keys. None until they have been read once.
+    stores: Arc<Mutex<BTreeMap<String, Published>>>,
+    /// Those of all, in the order of the keys. None until they have been read once.
     keys: Arc<Mutex<Option<Arc<[PublicKey]>>>>,
     /// When to read them again. Locked while they are read.
     due_at: Arc<tokio::sync::Mutex<Instant>>,
 }
 
-impl PublishedKeys {
-    pub fn new(manage: Manage) -> PublishedKeys {
+/// The keys of one store.
+#[derive(Default)]
+struct Published {
+    /// None while the store is not to be used.
+    manage: Option<Manage>,
+    keys: Vec<PublicKey>,
+}
+
+impl Default for PublishedKeys {
+    fn default() -> Self {
         PublishedKeys {
-            manage,
+            stores: Arc::default(),
             keys: Arc::default(),
             due_at: Arc::new(tokio::sync::Mutex::new(Instant::now())),
         }
+    }
+}
+
+impl PublishedKeys {
+    /// Publishes the keys of one store.
+    pub fn of(manage: Manage) -> PublishedKeys {
+        let published = PublishedKeys::default();
+        published.set("", Some(manage));
+        published
+    }
+
+    /// Reads the keys of a cell from this store from now on, or not again.
+    pub fn set(&self, cell: &str, manage: Option<Manage>) {
+        let mut stores = self.stores.lock();
+        stores.entry(cell.to_owned()).or_default().manage = manage;
     }
 
     /// Returns the keys, after reading them again if they are old. Those that cannot be read again
@@ -139,15 +163,42 @@ impl PublishedKeys {
         if *due_at <= Instant::now() {
             let began_at = Instant::now();
 
-            match self.manage.public_keys().await {
-                Ok(keys) => *self.keys.lock() = Some(keys.into()),
-                // Logs the error.
-                Err(error) => drop(Problem::from(error)),
-            }
+            self.read_again().await;
 
             *due_at = Instant::now() + REFRESH.max(began_at.elapsed() * READ_SHARE);
         }
 
         self.keys.lock().clone().ok_or_else(Problem::unavailable)
+    }
+
+    async fn read_again(&self) {
+        let stores: Vec<(String, Manage)> = self
+            .stores
+            .lock()
+            .iter()
+            .filter_map(|(cell, published)| Some((cell.clone(), published.manage.clone()?)))
+            .collect();
+        let mut is_read = false;
+
+        for (cell, manage) in stores {
+            match manage.public_keys().await {
+                Ok(keys) => {
+                    self.stores.lock().entry(cell).or_default().keys = keys;
+                    is_read = true;
+                }
+                // Logs the error.
+                Err(error) => drop(Problem::from(error)),
+            }
+        }
+
+        if is_read {
+            let stores = self.stores.lock();
+            let all = stores.values().flat_map(|published| &published.keys);
+            let mut keys: Vec<PublicKey> = all.cloned().collect();
+            keys.sort_by_key(PublicKey::cursor);
+            // While a cell is split, both halves have the same.
+            keys.dedup();
+            *self.keys.lock() = Some(keys.into());
+        }
     }
 }

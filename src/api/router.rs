@@ -12,7 +12,7 @@ use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::docs::Docs;
-use super::public_keys::{self, PublishedKeys};
+use super::public_keys;
 use super::state::ApiState;
 use super::strict_query::{self, StrictQuery};
 use super::{asyncapi, idempotency, openapi};
@@ -28,7 +28,7 @@ pub fn router(state: ApiState) -> Router {
     let catalogue = state.manage().catalogue();
     let openapi_document = Document::json(openapi::document_text(&base_path, catalogue));
     let asyncapi_document = Document::json(asyncapi::document_text(catalogue));
-    let published_keys = PublishedKeys::new(state.manage().clone());
+    let published_keys = state.published_keys.clone();
     let docs = Docs::new(&base_path, state.ancestors(), catalogue);
     let cors = http::cors(state.cors_origins());
     let (operations, described) = openapi::operations().split_for_parts();

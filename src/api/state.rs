@@ -1,25 +1,28 @@
 //! The state of the API.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::FromRef;
 use axum::http::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
+use super::public_keys::PublishedKeys;
 use crate::auth::{Authenticator, JwtVerifier};
 use crate::config::Config;
+use crate::domain::cell::Shards;
 use crate::manage::Manage;
 
 /// The time limit of a request, without the time for which a test waits for its receiver. Generous
 /// for a handler.
-const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
+pub const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
 
 /// The state that requests share. Clones are cheap.
 #[derive(Clone)]
 pub struct ApiState {
     manage: Manage,
     pub auth: Authenticator,
+    pub(super) published_keys: PublishedKeys,
     /// Without a trailing slash.
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
@@ -39,6 +42,7 @@ impl ApiState {
 
         ApiState {
             auth: Authenticator::new(config, manage.clone(), jwt),
+            published_keys: PublishedKeys::of(manage.clone()),
             manage,
             base_path: http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),
@@ -50,6 +54,20 @@ impl ApiState {
             ancestors: config.ui.ancestors().into(),
             request_timeout: MAX_REQUEST_TIME + config.delivery.timeout.0,
             closed: CancellationToken::new(),
+        }
+    }
+
+    /// Serves only users of these shards.
+    pub fn with_shards(self, shards: Option<Arc<OnceLock<Shards>>>) -> ApiState {
+        let auth = self.auth.clone().with_shards(shards);
+        ApiState { auth, ..self }
+    }
+
+    /// Publishes the keys of several stores.
+    pub fn with_published_keys(self, published_keys: PublishedKeys) -> ApiState {
+        ApiState {
+            published_keys,
+            ..self
         }
     }
 

@@ -1,5 +1,7 @@
 //! The composition root: builds the stages and connects them by channels.
 
+pub mod cells;
+mod cells_api;
 mod dedicated;
 mod descriptors;
 mod observe;
@@ -7,6 +9,7 @@ mod pipeline;
 mod receivers;
 pub mod repair;
 pub mod retention;
+mod serve;
 pub mod status;
 mod supervisor;
 pub mod unrouted;
@@ -14,7 +17,7 @@ mod wiring;
 
 pub use self::receivers::{check_url, look_up};
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -25,14 +28,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::dedicated::{DedicatedRuntime, Priority};
 use self::pipeline::CapturePipeline;
+use self::serve::{ApiParts, serve_api, serve_operations};
 use self::supervisor::BackgroundTasks;
-use crate::api::{self, ApiState};
-use crate::auth::JwtVerifier;
 use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
+use crate::domain::cell::{Cell, Shards};
 use crate::domain::delivery::lease_length;
 use crate::handoff::{Handoff, handoff};
-use crate::http::{self, ServeLimits};
 use crate::manage::Manage;
 use crate::notify::operator::OperatorNotifier;
 use crate::notify::{self, Mailer};
@@ -42,7 +44,6 @@ use crate::telemetry::Activity;
 use crate::telemetry::health::Health;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, traces};
-use crate::ui::{self, UiState};
 use crate::vault::Vault;
 use crate::{capture, deliver, jobs, record};
 
@@ -55,6 +56,10 @@ pub struct Roles {
 }
 
 impl Roles {
+    const fn is_api_alone(self) -> bool {
+        self.api && !self.capture && !self.deliver
+    }
+
     /// Returns the names, as `--roles` takes them.
     fn names(self) -> String {
         let all = [
@@ -82,21 +87,12 @@ const API_STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CAPTURE_CONNECTIONS: usize = 4;
 /// Capture and enqueue take turns. On two threads they would wake each other for every batch.
 const CAPTURE_THREADS: usize = 1;
-/// For the API and the web UI, at a low priority, so that no client's requests take processor time
-/// from deliveries.
-const API_THREADS: usize = 2;
 /// Capacity of the channel of answers from the dispatcher to the attempt log.
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// Between two attempts of start-up to reach the store.
 const STORE_RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How long start-up waits for the store's partitions.
 const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
-/// Until then, histograms keep each sample: megabytes at tens of thousands of deliveries per
-/// second.
-const METRICS_UPKEEP: Duration = Duration::from_secs(1);
-/// Deadline for a response of the metrics listener: longer than the readiness check waits for the
-/// store.
-const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Beyond the drain time: for recording the last attempts and closing connections.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 
@@ -104,6 +100,10 @@ static WAITING_FOR_STORE: Activity = Activity::new("connecting to the store");
 
 /// Runs until a signal arrives or one of the background tasks ends.
 pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
+    if roles.is_api_alone() && !config.cells.stores.is_empty() {
+        return cells_api::run(config).await;
+    }
+
     config.require_master_key()?;
     descriptors::raise_limit(&config);
 
@@ -121,6 +121,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         api_store: Store::open_for_requests(&store_url, API_CONNECTIONS, API_STATEMENT_TIMEOUT)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
+        shards: Arc::default(),
         mailer: Mailer::new(&config)?,
         metrics,
         health: Health::default(),
@@ -203,6 +204,8 @@ struct App {
     vault: Arc<Vault>,
     settings: deliver::Settings,
     sender: deliver::Sender,
+    /// The shards of the store's users, if it is a cell.
+    shards: Arc<OnceLock<Shards>>,
     mailer: Option<Mailer>,
     metrics: PrometheusHandle,
     health: Health,
@@ -226,7 +229,8 @@ impl App {
             self.serve_api(tasks).await?;
         }
 
-        self.serve_operations(tasks).await
+        let readiness = wiring::readiness(self.store.clone(), self.health.clone());
+        serve_operations(&self.config.http, self.metrics.clone(), readiness, tasks).await
     }
 
     /// Waits until the store answers. Returns false if shutdown starts first.
@@ -252,7 +256,10 @@ impl App {
 
         let checked = capture::preflight(
             &self.config.source,
-            self.config.capture_url()?,
+            capture::Origin {
+                url: self.config.capture_url()?,
+                cell: self.config.cells.name.as_deref(),
+            },
             &self.store,
             &self.health,
         );
@@ -274,6 +281,13 @@ impl App {
     /// Starts the tasks of `roles`, and those that every process runs.
     async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
+
+        // After the session that `walhook cells split` sees as one of this process was opened.
+        if let Some(own) = self.own_cell().await? {
+            let _ = self.shards.set(own.shards);
+            let watch = cells::watch(self.store.clone(), own, shutdown.clone());
+            tasks.spawn("cell", watch);
+        }
 
         // One waits for the primary, the other for the store.
         let retention = self.start_retention(tasks).map(Ok);
@@ -323,6 +337,19 @@ impl App {
 
         self.health.report_healthy(START_UP);
         Ok(())
+    }
+
+    /// Returns the cell that the store is. Fails if it is another one than that of the settings.
+    async fn own_cell(&self) -> anyhow::Result<Option<Cell>> {
+        // A log's store has the rows of all its cells.
+        if self.config.source.capture != CaptureMode::Log {
+            return Ok(None);
+        }
+
+        Ok(self
+            .store
+            .own_cell(self.config.cells.name.as_deref())
+            .await??)
     }
 
     /// Starts retention, and waits up to [`FIRST_MAINTENANCE`] for its first run. Nothing that
@@ -413,92 +440,20 @@ impl App {
     }
 
     async fn serve_api(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
-        let store = self.store.clone();
-        let vault = self.vault.clone();
-        let sender = self.sender.clone();
-        let receivers =
-            receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
-        let api_store = self.api_store.clone();
-        let vault = self.vault.clone();
-        let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
+        let parts = ApiParts {
+            config: self.config.clone(),
+            vault: self.vault.clone(),
+            settings: self.settings.clone(),
+            sender: self.sender.clone(),
+            tracer: self.tracer.clone(),
+        };
+        let closed = tasks.ending().closed;
+        let state = parts.state(self.store.clone(), self.api_store.clone(), closed)?;
+        let is_cell = self.config.cells.name.is_some();
+        let state = state.with_shards(is_cell.then(|| self.shards.clone()));
+        let timeout = state.request_timeout();
 
-        let jwt = self.config.auth.jwt.as_ref();
-        let verifier = jwt.map(JwtVerifier::new).transpose()?;
-        let state =
-            ApiState::new(&self.config, manage, verifier).with_closed(tasks.ending().closed);
-
-        let listen = self.config.http.listen;
-        let limits = ServeLimits::new(&self.config.http, state.request_timeout());
-        let pages = ui::router(UiState::new(&self.config, state.clone()));
-        let router = api::router(state).merge(pages);
-        let runtime = DedicatedRuntime::new("api", API_THREADS, Priority::Low)
-            .context("threads for the API")?;
-
-        // A listener and a connection are served by the runtime that opened them.
-        let server = runtime
-            .spawn(http::serve(
-                listen,
-                "http.listen",
-                router,
-                limits,
-                tasks.ending(),
-            ))
-            .await??;
-
-        let server = runtime.spawn(server);
-        tasks.spawn("api", async move {
-            let result = server.await;
-            drop(runtime);
-            Ok(result??)
-        });
-
-        Ok(())
-    }
-
-    /// Serves metrics and health checks, and keeps the metrics up to date.
-    async fn serve_operations(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
-        let metrics = self.metrics.clone();
-        let process = metrics_process::Collector::default();
-
-        process.describe();
-
-        let router = api::operations_router(
-            Arc::new(move || {
-                process.collect();
-                metrics.render()
-            }),
-            wiring::readiness(self.store.clone(), self.health.clone()),
-        );
-
-        let listen = self.config.http.metrics_listen;
-        let limits = ServeLimits::new(&self.config.http, OPERATIONS_TIMEOUT);
-
-        let server = http::serve(
-            listen,
-            "http.metrics_listen",
-            router,
-            limits,
-            tasks.ending(),
-        )
-        .await?;
-
-        tasks.spawn("operations", async move { Ok(server.await?) });
-        let metrics = self.metrics.clone();
-        let shutdown = tasks.shutdown.clone();
-
-        tasks.spawn("metrics", async move {
-            while shutdown
-                .run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP))
-                .await
-                .is_some()
-            {
-                metrics.run_upkeep();
-            }
-
-            Ok(())
-        });
-
-        Ok(())
+        serve_api(&self.config.http, parts.router(state), timeout, tasks).await
     }
 
     fn observe(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::capture::{self, CaptureError};
+use crate::capture::{self, CaptureError, Origin};
 use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config};
 use crate::domain::delivery::lease_length;
@@ -139,7 +139,10 @@ impl CapturePipeline {
         )));
         let captured = capture::run(
             source,
-            url,
+            Origin {
+                url,
+                cell: self.config.cells.name.as_deref(),
+            },
             self.store.clone(),
             self.health.clone(),
             batches,

@@ -1,6 +1,7 @@
 //! Authentication: an API token, a token of the platform or a session stands for one user, whose
 //! requests are counted together for the rate limit.
 
+mod cells;
 mod jwks;
 mod jwt;
 mod jwt_crypto;
@@ -9,13 +10,14 @@ mod rate_limit;
 mod rejection;
 mod session;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::TryFutureExt;
 
+pub use self::cells::CellRouters;
 pub use self::jwks::JwtError;
 pub use self::jwt::{JwtVerifier, MAX_TOKEN_BYTES};
 pub use self::rate_limit::show_rate_limit;
@@ -24,6 +26,7 @@ pub use self::session::{cookie, cross_site_protection, protect};
 use self::known::{Credential, Known};
 use self::rate_limit::Meter;
 use crate::config::Config;
+use crate::domain::cell::{Shard, Shards};
 use crate::domain::event::UserId;
 use crate::domain::scope::Scope;
 use crate::http::Occupied;
@@ -31,6 +34,7 @@ use crate::http::problem::Problem;
 use crate::manage::limits::RateLimit;
 use crate::manage::tokens::{self, is_api_token};
 use crate::manage::{Actor, Manage, Principal, SignInLink, Via};
+use crate::telemetry::recurring;
 
 /// How many valid tokens and sessions the process remembers, with about 100 bytes each.
 const KNOWN_CREDENTIALS: usize = 50_000;
@@ -59,6 +63,8 @@ pub struct Authenticator {
     /// Separate, because the platform may issue a new token for each request.
     known_jwts: Arc<Known>,
     jwt: Option<Arc<JwtVerifier>>,
+    /// The shards of the store's users. None if they are all, empty until they are known.
+    shards: Option<Arc<OnceLock<Shards>>>,
 }
 
 impl Authenticator {
@@ -78,7 +84,31 @@ impl Authenticator {
             known: Arc::new(Known::new(limits, KNOWN_CREDENTIALS)),
             known_jwts: Arc::new(Known::new(limits, KNOWN_CREDENTIALS)),
             jwt: jwt.map(Arc::new),
+            shards: None,
         }
+    }
+
+    /// Accepts the platform's tokens of users of these shards only: others are of another cell.
+    pub fn with_shards(self, shards: Option<Arc<OnceLock<Shards>>>) -> Authenticator {
+        Authenticator { shards, ..self }
+    }
+
+    /// Fails if the user is of another cell, which has the user's data.
+    fn check_cell(&self, user: &UserId) -> Result<(), Problem> {
+        let is_here = |shards: &Arc<OnceLock<Shards>>| {
+            let shards = shards.get();
+            shards.is_some_and(|shards| shards.contains(Shard::of(user)))
+        };
+
+        if self.shards.as_ref().is_none_or(is_here) {
+            return Ok(());
+        }
+
+        recurring!(
+            warn,
+            "requests of users of another cell arrive here: send them to the address of all cells"
+        );
+        Err(Problem::unavailable())
     }
 
     pub fn is_embeddable(&self) -> bool {
@@ -155,7 +185,9 @@ impl Authenticator {
                     scope: Scope::Full,
                 })
             });
-            return Ok(self.count(&self.known_jwts, credential, found).await??);
+            let counted = self.count(&self.known_jwts, credential, found).await??;
+            self.check_cell(&counted.principal.actor.user)?;
+            return Ok(counted);
         }
 
         let found = self.manage.token_principal(token);
@@ -176,6 +208,10 @@ impl Authenticator {
             return Ok(None);
         };
         let found = verifier.link(link).await?.ok();
+        if let Some((user, _)) = &found {
+            self.check_cell(user)?;
+        }
+
         Ok(found.map(|(user, expires_at)| SignInLink {
             user,
             token: None,

@@ -38,6 +38,13 @@ pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     values.next().filter(|_| values.next().is_none())
 }
 
+/// The session's id in a cookie of any of the names, of which a service uses one.
+pub(super) fn any_session_id(headers: &HeaderMap) -> Option<&str> {
+    [PARTITIONED_COOKIE, HOST_COOKIE, COOKIE]
+        .into_iter()
+        .find_map(|name| cookie(headers, name))
+}
+
 impl Authenticator {
     pub fn session_cookie_name(&self) -> &'static str {
         if self.is_embeddable() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::domain::cell::CellFault;
 use crate::domain::gap::Gap;
 use crate::primary::error::PrimaryError;
 use crate::store::StoreError;
@@ -103,6 +104,13 @@ pub enum CaptureError {
         "the log has an event {0}, which this version does not know: update this process, and it is read"
     )]
     LogNewer(String),
+    /// The process must not read, or not with the shards that it knows.
+    #[error("{0}")]
+    Cell(CellFault),
+    #[error(
+        "another process reads the log for cell {0}, and it is not of this store, or has just died: two stores cannot be the same          cell. Stop the processes of the other one"
+    )]
+    CellHeld(String),
     #[error("the replication stream contains something unexpected: {0}")]
     Protocol(String),
 }
@@ -110,6 +118,12 @@ pub enum CaptureError {
 impl<E: Into<PrimaryError>> From<E> for CaptureError {
     fn from(error: E) -> CaptureError {
         CaptureError::Primary(error.into())
+    }
+}
+
+impl From<CellFault> for CaptureError {
+    fn from(fault: CellFault) -> CaptureError {
+        CaptureError::Cell(fault)
     }
 }
 
@@ -191,6 +205,7 @@ impl CaptureError {
                 CaptureError::LogStandby
                     | CaptureError::LogReplaced { .. }
                     | CaptureError::LogNewer(_)
+                    | CaptureError::CellHeld(_)
             ) {
             true => self.to_string(),
             false => "changes cannot be read now".to_owned(),
@@ -223,6 +238,7 @@ impl CaptureError {
             | CaptureError::LogReplaced { .. }
             | CaptureError::LogStops
             | CaptureError::LogNewer(_)
+            | CaptureError::CellHeld(_)
             | CaptureError::HeartbeatLost(_) => true,
             _ => false,
         }

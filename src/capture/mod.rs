@@ -27,7 +27,7 @@ use crate::telemetry::health::Health;
 use context::{CaptureContext, Ended};
 use wal::tables;
 
-pub use context::STAGE;
+pub use context::{Origin, STAGE};
 pub use error::CaptureError;
 
 /// Captures until shutdown or a permanent error. Reconnects with backoff after transient errors,
@@ -36,7 +36,7 @@ pub use error::CaptureError;
 /// last.
 pub async fn run(
     config: &config::Source,
-    url: &str,
+    origin: Origin<'_>,
     store: Store,
     health: Health,
     batches: mpsc::Sender<Batch>,
@@ -50,7 +50,8 @@ pub async fn run(
 
     let context = CaptureContext {
         source: config,
-        url,
+        url: origin.url,
+        cell: origin.cell,
         store,
         health,
         gaps: GapLog::new(config, store, health),
@@ -87,16 +88,16 @@ pub async fn run(
 /// [`CaptureError::is_transient`].
 pub async fn preflight(
     config: &config::Source,
-    url: &str,
+    origin: Origin<'_>,
     store: &Store,
     health: &Health,
 ) -> Result<(), CaptureError> {
     if config.capture == CaptureMode::Log {
-        return log::preflight(config, store).await;
+        return log::preflight(config, origin, store).await;
     }
 
     let gaps = GapLog::new(config, store, health);
-    let client = crate::postgres::connect(url).await?;
+    let client = crate::postgres::connect(origin.url).await?;
     let stored = store.stored_checkpoint(&config.slot).await?;
     let reads_outbox = stored
         .as_ref()

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 mod apply;
+mod cells;
 mod check;
 mod completions;
 mod demo;
@@ -78,6 +79,9 @@ enum Command {
     /// Erase a user's data
     #[command(subcommand)]
     User(user::UserAction),
+    /// List and change the cells that divide the events of a log
+    #[command(subcommand)]
+    Cells(cells::CellsAction),
     #[command(flatten)]
     Receiver(ReceiverCommand),
     /// Run a whole platform on loopback: a private Postgres, simulated traffic, the sidecar and a
@@ -168,6 +172,7 @@ impl Cli {
             Command::Token(action) => token::execute(action, config()?).await,
             Command::Secrets(action) => secrets::execute(action, config()?).await,
             Command::User(action) => user::execute(action, config()?).await,
+            Command::Cells(action) => cells::execute(action, config()?).await,
             Command::Receiver(command) => command.execute().await,
             Command::Demo(arguments) => {
                 // Other messages would be mixed with the table.

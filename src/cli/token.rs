@@ -9,6 +9,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{CommandResult, plain_text, print_text, table};
+use crate::app::cells::open_store_of;
 use crate::app::open_store;
 use crate::config::Config;
 use crate::domain::event::UserId;
@@ -55,8 +56,6 @@ pub enum TokenAction {
 }
 
 pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
-    let store = open_store(config.store_url()?, 1).await?;
-
     match action {
         TokenAction::Create {
             user,
@@ -79,10 +78,12 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
                 scope,
                 expires_at: expires,
             };
+            let store = open_store_of(&config, &user).await?;
             let token = tokens::create(&store, &user, &new).await?;
             println!("{}", token.expose_secret());
         }
         TokenAction::List { user, json } => {
+            let store = open_store(config.store_url()?, 1).await?;
             let user = user.map(|user| UserId(user.into()));
             let tokens = access::list_tokens(&store, user.as_ref()).await?;
             return print_text(&match json {
@@ -91,6 +92,7 @@ pub async fn execute(action: TokenAction, config: Config) -> CommandResult {
             });
         }
         TokenAction::Revoke { id } => {
+            let store = open_store(config.store_url()?, 1).await?;
             anyhow::ensure!(
                 access::revoke_token(&store, None, id).await?,
                 "there is no token {id}: see `walhook token list`"

@@ -29,6 +29,9 @@ const SECRET_KEYS: [&str; 10] = [
     "tracing.headers",
 ];
 
+/// The same for the URLs of cells, whose names are the operator's.
+const STORES_OF_CELLS: &str = "cells.stores.";
+
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {source}")]
@@ -151,7 +154,7 @@ fn environment(
             .ok_or_else(|| ConfigError::Invalid(format!("{variable} is not valid UTF-8")))?;
         let secret_file = key
             .strip_suffix("_file")
-            .filter(|key| SECRET_KEYS.contains(key));
+            .filter(|key| SECRET_KEYS.contains(key) || key.starts_with(STORES_OF_CELLS));
 
         match secret_file {
             Some(secret) => {
@@ -247,6 +250,10 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     }
 
     config.check_log().map_err(ConfigError::Invalid)?;
+    let cells = &config.cells;
+    cells
+        .check(config.source.capture)
+        .map_err(ConfigError::Invalid)?;
 
     if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
         return fail(format!(

@@ -25,6 +25,7 @@ macro_rules! section {
 
 mod access;
 mod auth;
+mod cells;
 mod load;
 mod mail;
 mod mapping;
@@ -45,6 +46,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use access::MAX_BODY_BYTES;
 pub use auth::{Auth, Jwt};
+pub use cells::{Cells, check_name as check_cell_name};
 pub use load::{ConfigError, Sources, load, validate_text};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{Condition, TableMapping, TableMappings};
@@ -62,6 +64,7 @@ section! { Config:
     service: Service,
     source: Source,
     store: Store,
+    cells: Cells,
     http: Http,
     delivery: Delivery,
     disable: Disable,

@@ -5,6 +5,7 @@ pub mod about;
 pub mod addons;
 pub mod audit;
 pub mod backoff;
+pub mod cell;
 pub mod change;
 pub mod delivery;
 pub mod disablement;

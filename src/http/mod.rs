@@ -13,6 +13,8 @@ pub mod problem;
 mod serve;
 mod wire;
 
+pub use axum::Router;
+
 pub use self::body::read as read_body;
 pub use self::clients::{Occupied, Parked};
 pub use self::cors::layer as cors;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::service::Manage;
-use super::tokens::{TOKEN_LENGTH, hash, is_api_token, random_text};
+use super::tokens::{LINK_PREFIX, TOKEN_LENGTH, hash, is_api_token, random_text};
 use crate::domain::event::UserId;
 use crate::domain::scope::Scope;
 use crate::store::access::{self, TokenUser};
@@ -25,7 +25,6 @@ pub struct Principal {
 
 /// How long a link works: from a click to the page that it opens.
 const LINK_LIFETIME: SignedDuration = SignedDuration::from_secs(60);
-const LINK_PREFIX: &str = "whl_";
 
 /// A sign-in link that was made by Walhook or by the platform.
 pub struct SignInLink {
@@ -50,14 +49,20 @@ impl Manage {
         let content = serde_json::to_vec(&(&*actor.user.0, token, expires_at.as_millisecond()))
             .expect("a text, a UUID and a number are JSON");
         let Sealed { key_id, bytes } = self.vault.seal(SealedOwner::sign_in_link(), &content);
-        let link = format!("{LINK_PREFIX}{key_id}~{}", URL_SAFE_NO_PAD.encode(bytes));
+        let random = random_text(&actor.user);
+        let random = random.expose_secret();
+        let link = format!(
+            "{LINK_PREFIX}{random}~{key_id}~{}",
+            URL_SAFE_NO_PAD.encode(bytes)
+        );
         (link.into(), expires_at)
     }
 
     /// Returns the content of a link that [`Manage::make_link`] has made. None if it is another
     /// text, or has expired.
     pub fn read_link(&self, link: &str) -> Option<SignInLink> {
-        let (key_id, bytes) = link.strip_prefix(LINK_PREFIX)?.split_once('~')?;
+        let (_, sealed) = link.strip_prefix(LINK_PREFIX)?.split_once('~')?;
+        let (key_id, bytes) = sealed.split_once('~')?;
         let bytes = URL_SAFE_NO_PAD.decode(bytes).ok()?;
         let owner = SealedOwner::sign_in_link();
         let content = self.vault.open(owner, key_id, &bytes).ok()?;
@@ -116,7 +121,7 @@ impl Manage {
             self.sign_out(old).await?;
         }
 
-        let session = random_text();
+        let session = random_text(user);
         access::insert_session(&self.store, &hash(session.expose_secret()), user, token).await?;
         tracing::info!(%user, "signed in");
 

@@ -1,4 +1,4 @@
-//! API tokens, and the audit log. Each token stands for one user. The store has their SHA-256 only: tokens have 256 random
+//! API tokens, and the audit log. Each token stands for one user. The store has their SHA-256 only: tokens have 244 random
 //! bits and need no slow hash.
 
 use base64::Engine;
@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::fault::{Fault, Result};
 use super::page::{Cursor, List, ListPage};
 use super::service::Manage;
+use crate::domain::cell::Shard;
 use crate::domain::event::UserId;
 use crate::store::Store;
 use crate::store::access::{self, NewToken, Token};
@@ -18,8 +19,11 @@ use crate::store::audit::{self, Actor, Record, RecordFilter, Via};
 use crate::vault::random_bytes;
 
 const PREFIX: &str = "whk_";
-/// 32 bytes in base64 without padding follow the prefix.
-pub(super) const TOKEN_LENGTH: usize = PREFIX.len() + 43;
+pub(super) const LINK_PREFIX: &str = "whl_";
+/// The length of 32 bytes in base64 without padding.
+const RANDOM_LENGTH: usize = 43;
+/// They follow the prefix.
+pub(super) const TOKEN_LENGTH: usize = PREFIX.len() + RANDOM_LENGTH;
 
 /// Valid tokens that a user may have. Operators may create more.
 const MOST_OF_A_USER: u32 = 50;
@@ -51,7 +55,8 @@ async fn insert(
     new: &NewToken,
     most: i64,
 ) -> Result<Option<TokenWithText>> {
-    let text: SecretString = format!("{PREFIX}{}", random_text().expose_secret()).into();
+    let random = random_text(&actor.user);
+    let text: SecretString = format!("{PREFIX}{}", random.expose_secret()).into();
     let hash = hash(text.expose_secret());
     let token = access::insert_token(store, actor, new, &hash, most).await?;
 
@@ -116,9 +121,21 @@ pub fn is_api_token(token: &str) -> bool {
     token.starts_with(PREFIX)
 }
 
-/// 256 random bits in base64.
-pub(super) fn random_text() -> SecretString {
-    URL_SAFE_NO_PAD.encode(random_bytes::<32>()).into()
+/// Returns 256 bits in base64: the user's shard, by which one address for several cells finds the
+/// user's store, then random ones.
+pub(super) fn random_text(user: &UserId) -> SecretString {
+    let mut bits = random_bytes();
+    Shard::of(user).write(&mut bits);
+    URL_SAFE_NO_PAD.encode(bits).into()
+}
+
+/// Returns the shard of the user of a token, a session or a sign-in link that Walhook has made. None
+/// for another text.
+pub fn shard(credential: &str) -> Option<Shard> {
+    let text = credential.strip_prefix(PREFIX).unwrap_or(credential);
+    let text = text.strip_prefix(LINK_PREFIX).unwrap_or(text);
+    let bits = URL_SAFE_NO_PAD.decode(text.get(..RANDOM_LENGTH)?).ok()?;
+    Some(Shard::read(bits.try_into().ok()?))
 }
 
 /// Returns the form in which the store has tokens, sessions' ids and sign-in links.

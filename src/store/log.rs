@@ -6,8 +6,9 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::statement::{Statements, column, from_row};
+use super::statement::{Params, Statements, column, from_row};
 use super::{Result, Store};
+use crate::domain::cell::Shards;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::Position;
@@ -34,6 +35,8 @@ pub struct LogPage {
     pub events: Vec<Event>,
     /// The kind of the event after them, if this build does not know it.
     pub unknown: Option<String>,
+    /// The epoch of the reader's cell; for a reader without one, of any cell.
+    pub epoch: Option<i64>,
 }
 
 /// How events of a log compare with a store.
@@ -55,12 +58,12 @@ from_row!(Comparison {
 });
 
 impl Store {
-    /// Reads the events after a number. This is the log's store.
-    pub async fn log_page(&self, after: u64) -> Result<LogPage> {
+    /// Reads the events after a number, for a cell or for a store of no cell. This is the log's
+    /// store.
+    pub async fn log_page(&self, after: u64, cell: Option<&str>) -> Result<LogPage> {
         let after = after as i64;
-        let rows = self
-            .fetch_rows(sql::log::PAGE, &[&after, &(PAGE + 1), &PAGE_BYTES])
-            .await?;
+        let params: &Params<'_> = &[&after, &(PAGE + 1), &PAGE_BYTES, &cell];
+        let rows = self.fetch_rows(sql::log::PAGE, params).await?;
         let Some(first) = rows.first() else {
             return Err(super::StoreError::Corrupt(
                 "walhook.event_sequence has no row".to_owned(),
@@ -75,6 +78,7 @@ impl Store {
             before: None,
             events: Vec::new(),
             unknown: None,
+            epoch: column(first, "epoch")?,
         };
 
         for row in &rows {
@@ -103,7 +107,7 @@ impl Store {
 
     /// Like [`Store::log_page`], without events.
     pub async fn log_end(&self) -> Result<LogPage> {
-        self.log_page(i64::MAX as u64).await
+        self.log_page(i64::MAX as u64, None).await
     }
 
     /// Returns the number of the last event.
@@ -111,11 +115,21 @@ impl Store {
         self.fetch_one(sql::event::LAST_SEQUENCE, &[]).await
     }
 
-    /// Lists the numbers and ids of events up to `highest`, the last ones first. This is the log's
-    /// store.
-    pub async fn log_numbers(&self, highest: u64) -> Result<Vec<(i64, Uuid)>> {
-        self.fetch_all(sql::log::NUMBERS, &[&(highest as i64), &PAGE])
-            .await
+    /// Lists the numbers and ids of events of some shards up to `highest`, the last ones first. This
+    /// is the log's store.
+    pub async fn log_numbers(&self, highest: u64, shards: Shards) -> Result<Vec<(i64, Uuid)>> {
+        let first = i32::from(shards.first.0);
+        let last = i32::from(shards.last.0);
+        self.fetch_all(
+            sql::log::NUMBERS,
+            &[&(highest as i64), &PAGE, &first, &last],
+        )
+        .await
+    }
+
+    /// Returns how many events this store has after one. None if it does not have that one.
+    pub async fn events_after(&self, event: Option<Uuid>) -> Result<Option<u64>> {
+        self.fetch_optional(sql::log::COUNT_AFTER, &[&event]).await
     }
 
     /// Compares events of a log, with their numbers, with this store.

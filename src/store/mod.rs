@@ -8,6 +8,7 @@
 pub mod access;
 pub mod attempt;
 pub mod audit;
+pub mod cells;
 pub mod checkpoint;
 mod configured;
 pub mod deliveries;

@@ -86,6 +86,15 @@ const REFUSE_AFTER: Duration = Duration::from_secs(1);
 /// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);
 
+/// Returns the target of sessions that name this process.
+fn named(url: &str, roles: &str) -> Result<Target> {
+    let mut target = Target::parse(url)?;
+    let first = target.config.get_application_name().unwrap_or_default();
+    let name = processes::session_name(first, roles);
+    target.config.application_name(name);
+    Ok(target)
+}
+
 impl Store {
     /// Opens no connection yet: the first use does, so that a process can start while the store is
     /// down.
@@ -103,11 +112,12 @@ impl Store {
     /// Like [`Store::open_for_service`]. The sessions name the process, so that it is one of
     /// [`Store::processes`].
     pub fn open_for_process(url: &str, connections: usize, roles: &str) -> Result<Store> {
-        let mut target = Target::parse(url)?;
-        let first = target.config.get_application_name().unwrap_or_default();
-        let name = processes::session_name(first, roles);
-        target.config.application_name(name);
-        Store::open_target_for_service(target, connections)
+        Store::open_target_for_service(named(url, roles)?, connections)
+    }
+
+    /// Like [`Store::open_for_requests`]. The sessions name a process that only serves the API.
+    pub fn open_for_api(url: &str, connections: usize, limit: Duration) -> Result<Store> {
+        Store::open_target_for_requests(named(url, "api")?, connections, limit)
     }
 
     fn open_target_for_service(target: Target, connections: usize) -> Result<Store> {
@@ -127,10 +137,18 @@ impl Store {
         connections: usize,
         statement_timeout: Duration,
     ) -> Result<Store> {
+        Store::open_target_for_requests(Target::parse(url)?, connections, statement_timeout)
+    }
+
+    fn open_target_for_requests(
+        target: Target,
+        connections: usize,
+        statement_timeout: Duration,
+    ) -> Result<Store> {
         let limits = [IDLE_LIMIT, ("statement_timeout", statement_timeout)].map(limit);
         let plans = BY_INDEX.map(|(name, value)| (name, value.to_owned()));
         Store::open_configured(
-            Target::parse(url)?,
+            target,
             connections,
             limits.into_iter().chain(plans).collect(),
             None,

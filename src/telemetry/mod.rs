@@ -80,6 +80,7 @@ metrics! {
         "Events of this store that the log lost in a failover";
     describe_counter LOG_REPEATED "walhook_log_repeated_events_total":
         "Events of the log that were skipped because this store had them already";
+    describe_gauge CELL_UP "walhook_cell_up": "1 while the API of all cells serves the users of a cell";
     describe_counter SPANS_EXPORTED "walhook_spans_exported_total": "Spans that the collector accepted";
     describe_counter SPANS_DROPPED "walhook_spans_dropped_total": "Spans that were dropped, by reason";
 }

@@ -1,6 +1,6 @@
 //! `walhook setup`, `walhook check` and `walhook teardown`.
 
-use walhook::capture;
+use walhook::capture::{self, Origin};
 use walhook::config::CaptureMode;
 use walhook::private_postgres::Options;
 use walhook::store::Store;
@@ -406,9 +406,14 @@ async fn a_missing_slot_is_recorded_as_a_gap() {
     let store = Store::open(&app.store_url, 2).unwrap();
 
     for _ in 0..2 {
-        let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default())
-            .await
-            .unwrap_err();
+        let error = capture::preflight(
+            &source(&app),
+            Origin::whole(&app.source_url),
+            &store,
+            &Default::default(),
+        )
+        .await
+        .unwrap_err();
         assert!(error.to_string().contains("walhook repair"), "{error}");
         assert!(!error.is_transient());
     }
@@ -443,8 +448,15 @@ async fn preflight_names_what_is_missing() {
 
     let store = Store::open(&app.store_url, 2).unwrap();
     let health = Health::default();
-    let preflight =
-        async || capture::preflight(&source(&app), &app.source_url, &store, &health).await;
+    let preflight = async || {
+        capture::preflight(
+            &source(&app),
+            Origin::whole(&app.source_url),
+            &store,
+            &health,
+        )
+        .await
+    };
 
     assert!(
         preflight()
@@ -495,9 +507,14 @@ async fn preflight_names_what_is_missing() {
     let mut trigger = source(&app);
     trigger.capture = CaptureMode::Trigger;
 
-    let error = capture::preflight(&trigger, &app.source_url, &store, &Default::default())
-        .await
-        .unwrap_err();
+    let error = capture::preflight(
+        &trigger,
+        Origin::whole(&app.source_url),
+        &store,
+        &Default::default(),
+    )
+    .await
+    .unwrap_err();
     assert!(error.to_string().contains("is not set up"), "{error}");
 }
 
@@ -512,9 +529,14 @@ async fn another_cluster_is_rejected() {
     .await;
 
     let store = Store::open(&app.store_url, 2).unwrap();
-    let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default())
-        .await
-        .unwrap_err();
+    let error = capture::preflight(
+        &source(&app),
+        Origin::whole(&app.source_url),
+        &store,
+        &Default::default(),
+    )
+    .await
+    .unwrap_err();
     assert!(
         error.to_string().contains("another cluster") && !error.is_transient(),
         "{error}"

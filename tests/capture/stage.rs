@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use walhook::capture::{self, CaptureError};
+use walhook::capture::{self, CaptureError, Origin};
 use walhook::config::{Period, Source};
 use walhook::domain::change::{Batch, Change};
 use walhook::domain::position::Checkpoint;
@@ -52,7 +52,16 @@ impl Stage {
         let token = shutdown.clone();
         let health = Health::default();
         let run = async move {
-            capture::run(&source, &url, stores, health, sender, acknowledge, token).await
+            capture::run(
+                &source,
+                Origin::whole(&url),
+                stores,
+                health,
+                sender,
+                acknowledge,
+                token,
+            )
+            .await
         };
 
         let task = tokio::spawn(run);

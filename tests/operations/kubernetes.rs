@@ -19,7 +19,8 @@ const CHART: &str = "deploy/helm/walhook";
 const RULES: &str = "deploy/prometheus/walhook.rules.yml";
 const DASHBOARD: &str = "deploy/grafana/walhook.json";
 /// Secret settings, the variable that names their file, and the chart's value.
-const SECRETS: [(&str, &str, &str); 7] = [
+const SECRETS: [(&str, &str, &str); 8] = [
+    ("source.log_url", "WALHOOK_SOURCE__LOG_URL_FILE", "logUrl"),
     ("source.url", "WALHOOK_SOURCE__URL_FILE", "sourceUrl"),
     ("store.url", "WALHOOK_STORE__URL_FILE", "storeUrl"),
     (

@@ -10,10 +10,11 @@ use metrics::gauge;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::context::{CaptureContext, Ended, STAGE};
+use super::context::{CaptureContext, Ended, Origin, STAGE};
 use super::error::CaptureError;
 use super::session::{ReadUntil, Session, Sessions};
 use crate::config::Source;
+use crate::domain::cell::{Cell, CellFault, Shard, Shards};
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
@@ -23,11 +24,12 @@ use crate::postgres::{self, ANSWER_TIMEOUT};
 use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
 use crate::store::Store;
+use crate::store::cells::claim_cell;
 use crate::store::log::{CHANNEL, LogPage};
 use crate::store::processes::new_claim;
 use crate::telemetry;
 
-pub use start::{is_same, repair, setup};
+pub use start::{cell, is_same, repair, setup};
 
 /// Reads until shutdown or a permanent error.
 pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Ended, CaptureError> {
@@ -49,9 +51,16 @@ pub fn open(url: &str) -> Result<Store, CaptureError> {
     Store::open_for_requests(url, 1, ANSWER_TIMEOUT).map_err(CaptureError::Log)
 }
 
-/// Checks that there is a checkpoint from which to read.
-pub(super) async fn preflight(source: &Source, store: &Store) -> Result<(), CaptureError> {
-    stored_progress(source, store).await.map(drop)
+/// Checks that there is a checkpoint from which to read, and that the store is the cell that the
+/// settings name, or of no cell.
+pub(super) async fn preflight(
+    source: &Source,
+    origin: Origin<'_>,
+    store: &Store,
+) -> Result<(), CaptureError> {
+    stored_progress(source, store).await?;
+    let log = open(origin.url)?;
+    start::cell(&log, store, origin.cell).await.map(drop)
 }
 
 async fn stored_progress(
@@ -81,6 +90,7 @@ impl Session for LogSession<'_> {
         let CaptureContext {
             source,
             url,
+            cell: name,
             store,
             ref gaps,
             ..
@@ -103,8 +113,19 @@ impl Session for LogSession<'_> {
         let listener = postgres::listen(url, CHANNEL, wake.clone())
             .await
             .map_err(|error| CaptureError::Log(error.into()))?;
+        let cell = start::cell(&log, store, name).await?;
+        let shards = cell.as_ref().map_or(Shards::ALL, |cell| cell.shards);
+
+        if let Some(Cell { name, .. }) = &cell
+            && !claim_cell(&listener, name)
+                .await
+                .map_err(CaptureError::Log)?
+        {
+            return Err(CaptureError::CellHeld(name.clone()));
+        }
+
         let (stored, progress) = stored_progress(source, store).await?;
-        let started = start::start(&log, store, &source.slot, &stored, progress).await;
+        let started = start::start(&log, store, &source.slot, &stored, progress, shards).await;
 
         let (lineage, progress) = match started {
             Err(CaptureError::Primary(PrimaryError::Gap(gap))) => {
@@ -120,6 +141,12 @@ impl Session for LogSession<'_> {
         }
 
         store.claim_checkpoint(&source.slot, self.holder).await?;
+
+        // A change of the map after this ends the claim.
+        if start::cell(&log, store, name).await? != cell {
+            return Err(CellFault::Changed.into());
+        }
+
         failpoint!("log_checkpoint_claimed_log_not_read")?;
 
         tracing::info!(
@@ -133,6 +160,7 @@ impl Session for LogSession<'_> {
             log,
             lineage,
             progress,
+            cell,
             examined_at: Instant::now(),
         };
 
@@ -165,6 +193,7 @@ struct LogReader {
     log: Store,
     lineage: Lineage,
     progress: LogProgress,
+    cell: Option<Cell>,
     /// When gaps were last looked up: an operator may have closed them.
     examined_at: Instant,
 }
@@ -192,6 +221,8 @@ impl LogSession<'_> {
             batches,
             health,
             durable,
+            store: own,
+            cell: name,
             ref gaps,
             ..
         } = *self.context;
@@ -206,13 +237,19 @@ impl LogSession<'_> {
             lineage,
             last,
             before,
-            events,
+            mut events,
             unknown,
+            epoch,
         } = reader
             .log
-            .log_page(reader.progress.number)
+            .log_page(reader.progress.number, name)
             .await
             .map_err(CaptureError::Log)?;
+
+        if epoch != reader.cell.as_ref().map(|cell| cell.epoch) {
+            start::cell(&reader.log, own, name).await?;
+            return Err(CellFault::Changed.into());
+        }
 
         let after = reader.progress;
         if store != after.store
@@ -256,6 +293,12 @@ impl LogSession<'_> {
             ..after
         };
         let checkpoint = start::checkpoint(reader.lineage, progress);
+
+        // The checkpoint moves over the events of other cells.
+        if let Some(Cell { shards, .. }) = reader.cell {
+            events.retain(|event| shards.contains(Shard::of(&event.user)));
+        }
+
         let batch = Batch {
             changes: Vec::new(),
             derived: events,

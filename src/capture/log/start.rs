@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::open;
 use crate::capture::error::CaptureError;
 use crate::config::Source;
+use crate::domain::cell::{self, Cell, Shards};
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, LogProgress, Progress};
@@ -34,8 +35,9 @@ pub(super) async fn start(
     slot: &str,
     stored: &Checkpoint,
     read: LogProgress,
+    shards: Shards,
 ) -> Result<(Lineage, LogProgress), CaptureError> {
-    let page = log.log_page(read.number).await.map_err(CaptureError::Log)?;
+    let page = read_page(log, read.number).await?;
     let lineage = page.lineage.ok_or(CaptureError::LogStandby)?;
     let known = stored.lineage;
 
@@ -54,7 +56,7 @@ pub(super) async fn start(
     let has_diverged = has_diverged(read, page.last, page.before);
 
     if has_diverged {
-        let number = last_common(log, store, read.number.min(page.last)).await?;
+        let number = last_common(log, store, read.number.min(page.last), shards).await?;
         progress = progress_at(log, number).await?;
     }
 
@@ -64,7 +66,9 @@ pub(super) async fn start(
     }
 
     if has_diverged {
-        let lost = read.number - progress.number;
+        // The log's numbers count the events of other cells too.
+        let own = store.events_after(progress.event).await?;
+        let lost = own.unwrap_or(read.number - progress.number);
         counter!(telemetry::LOG_LOST).increment(lost);
         tracing::warn!(
             lost,
@@ -80,11 +84,16 @@ pub(super) async fn start(
 /// Finds the last event that the log and this store have at the same number, up to `highest`. What
 /// is stored below it is common: a failover only removes the last events. If there is none, returns
 /// the progress before the first event that this store does not have.
-async fn last_common(log: &Store, store: &Store, highest: u64) -> Result<u64, CaptureError> {
+async fn last_common(
+    log: &Store,
+    store: &Store,
+    highest: u64,
+    shards: Shards,
+) -> Result<u64, CaptureError> {
     let mut highest = highest;
 
     loop {
-        let listed = numbers(log, highest).await?;
+        let listed = numbers(log, highest, shards).await?;
         let Some((lowest, _)) = listed.last().copied() else {
             return Ok(highest);
         };
@@ -104,13 +113,18 @@ async fn last_common(log: &Store, store: &Store, highest: u64) -> Result<u64, Ca
 /// Finds the first event that this store does not have, and returns the number before it, and
 /// whether the two have any event in common. A page without a missing event ends the search. Events
 /// after it that this store has are skipped when they are read.
-async fn first_new(log: &Store, store: &Store, last: u64) -> Result<(u64, bool), CaptureError> {
+async fn first_new(
+    log: &Store,
+    store: &Store,
+    last: u64,
+    shards: Shards,
+) -> Result<(u64, bool), CaptureError> {
     let mut before = last;
     let mut has_common = false;
     let mut highest = last;
 
     loop {
-        let listed = numbers(log, highest).await?;
+        let listed = numbers(log, highest, shards).await?;
         let found = store.compare_log(&listed).await?;
         has_common |= found.has_common;
 
@@ -124,13 +138,41 @@ async fn first_new(log: &Store, store: &Store, last: u64) -> Result<(u64, bool),
     }
 }
 
-async fn numbers(log: &Store, highest: u64) -> Result<Vec<(i64, Uuid)>, CaptureError> {
-    log.log_numbers(highest).await.map_err(CaptureError::Log)
+async fn numbers(
+    log: &Store,
+    highest: u64,
+    shards: Shards,
+) -> Result<Vec<(i64, Uuid)>, CaptureError> {
+    log.log_numbers(highest, shards)
+        .await
+        .map_err(CaptureError::Log)
+}
+
+async fn read_page(log: &Store, after: u64) -> Result<LogPage, CaptureError> {
+    log.log_page(after, None).await.map_err(CaptureError::Log)
+}
+
+/// Returns the cell of this process, as its store and the log's have it.
+pub async fn cell(
+    log: &Store,
+    store: &Store,
+    name: Option<&str>,
+) -> Result<Option<Cell>, CaptureError> {
+    let own = store.own_cell(name).await??;
+    let map = log.cells().await.map_err(CaptureError::Log)?;
+    cell::verify(own.as_ref(), &map)?;
+    Ok(own)
+}
+
+/// Returns the shards whose events are read into a store, which may not be a cell yet.
+async fn shards(store: &Store) -> Result<Shards, CaptureError> {
+    let own = store.cells().await?;
+    Ok(own.first().map_or(Shards::ALL, |cell| cell.shards))
 }
 
 /// Returns the progress up to the event of this number.
 async fn progress_at(log: &Store, number: u64) -> Result<LogProgress, CaptureError> {
-    let page = log.log_page(number).await.map_err(CaptureError::Log)?;
+    let page = read_page(log, number).await?;
 
     Ok(LogProgress {
         store: page.store,
@@ -206,7 +248,7 @@ pub async fn setup(
         };
     }
 
-    let (number, has_common) = first_new(&log, &store, end.last).await?;
+    let (number, has_common) = first_new(&log, &store, end.last, shards(&store).await?).await?;
 
     if !has_common && stored.is_some() {
         return Err(CaptureError::LogNotCommon);
@@ -272,7 +314,7 @@ pub async fn repair(
         return Err(foreign(read, &end));
     }
 
-    let (number, _) = first_new(&log, store, end.last).await?;
+    let (number, _) = first_new(&log, store, end.last, shards(store).await?).await?;
     let progress = progress_at(&log, number).await?;
     if !dry_run {
         let next = checkpoint(lineage, progress);

@@ -92,7 +92,26 @@ async fn read(config: &Config, url: &str, findings: &mut Vec<Finding>) -> Result
         ));
     }
 
+    findings.extend(cell(config, &log, &own).await?);
     Ok(())
+}
+
+/// Checks whether the store is the cell that the settings name. None if the store does not answer.
+async fn cell(config: &Config, log: &Store, own: &Store) -> Result<Option<Finding>, CaptureError> {
+    const SUBJECT: &str = "cell";
+    let name = config.cells.name.as_deref();
+
+    Ok(Some(match capture::log::cell(log, own, name).await {
+        Ok(None) => Finding::ok(SUBJECT, "the store reads all events of the log"),
+        Ok(Some(cell)) => Finding::ok(SUBJECT, format!("{}, shards {}", cell.name, cell.shards)),
+        Err(CaptureError::Cell(fault)) => Finding::fail(
+            SUBJECT,
+            fault.to_string(),
+            "see \"Cells\" in the documentation, and `walhook cells list`",
+        ),
+        Err(error @ CaptureError::Log(_)) => return Err(error),
+        Err(_) => return Ok(None),
+    }))
 }
 
 /// Checks whether a failover can undo what the log has committed. A log on the primary's server

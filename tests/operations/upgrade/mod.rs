@@ -4,6 +4,7 @@
 
 mod balancer;
 mod load;
+mod log;
 mod migrations;
 mod next_build;
 

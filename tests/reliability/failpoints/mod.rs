@@ -103,7 +103,8 @@ impl Case {
             | Boundary::RemoveWalCapture
             | Boundary::RemoveTriggers
             | Boundary::EndSwitch
-            | Boundary::Teardown => unreachable!("a sequence walks its points"),
+            | Boundary::Teardown
+            | Boundary::Split => unreachable!("a sequence walks its points"),
         }
     }
 }
@@ -207,6 +208,7 @@ fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
         SEQUENCES
             .iter()
             .any(|sequence| sequence.boundaries.contains(&boundary))
+            || boundary == Boundary::Split
     };
 
     let points = TABLE

@@ -61,6 +61,8 @@ pub enum Boundary {
     EndSwitch,
     Teardown,
     Reencrypt,
+    /// Splitting a cell. Its test walks the points: it needs clones of a server.
+    Split,
 }
 
 /// What happens at a point that is armed.
@@ -91,12 +93,13 @@ use Boundary::{
     Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, Log,
     LogExpiry, LogLoss, Migrate, MigrateOne, Notify, Outbox, PrepareTriggers, PrepareWal, Record,
     Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox, Replay, Request,
-    Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown, Unpack,
+    Setup, SetupOutbox, Shutdown, Split, SwitchToTriggers, SwitchToWal, Teardown, Unpack,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];
 /// For steps that hold no lease, or whose lease is renewed in the background.
 const KILL_AND_FAIL: &[Action] = &[Kill, Fail];
+const KILL: &[Action] = &[Kill];
 /// For steps that cannot fail.
 const KILL_AND_STALL: &[Action] = &[Kill, Stall];
 
@@ -194,4 +197,7 @@ table! {
     Teardown "checkpoint_deleted_schema_not_dropped" KILL_AND_FAIL;
     Teardown "schema_dropped_answer_not_received" KILL_AND_FAIL;
     Reencrypt "value_reencrypted_next_not_read" KILL_AND_FAIL;
+    Split "cell_has_halves_processes_run" KILL;
+    Split "log_has_halves_stores_have_not" KILL;
+    Split "new_half_is_cell_old_is_not" KILL;
 }

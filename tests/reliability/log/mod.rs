@@ -2,6 +2,8 @@
 //! log into a store of its own. Either store and either process dies, and afterwards every payment
 //! is delivered once.
 
+mod cells;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -546,4 +548,123 @@ async fn commands_know_that_the_store_reads_a_log() {
     assert_eq!(before, after, "nothing of the primary belongs to it");
     world.relay.stop().await;
     drop(log);
+}
+
+/// A server that a failover has replaced still runs, and is reached before its successor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn standbys_and_replaced_servers_are_not_read() {
+    let first = server(Options::default()).await;
+    first.create_database("events").await.unwrap();
+    first.stop(StopMode::Fast).await.unwrap();
+    let second = standby(&first, Options::default()).await;
+    first.start_again().await.unwrap();
+
+    let mut relay = TestApp::prepare().await;
+    use_store(&mut relay, &first.url("events"));
+    let mut world = World::prepare(relay, TestApp::prepare().await).await;
+
+    let standby = second.url("events");
+    eventually("the standby to have the schema", async || {
+        let client = postgres::connect(&standby).await.ok()?;
+        let exists = "select from walhook.event_sequence";
+        client.query_opt(exists, &[]).await.ok()?
+    })
+    .await;
+    world.cell.set("source.log_url", &standby);
+    let refused = world.cell.walhook(&["setup"]).await;
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        reason.contains("source.log_url leads to a standby"),
+        "{reason}"
+    );
+
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", first.port(), second.port());
+    let url = format!("postgres://postgres@{hosts}/events?target_session_attrs=read-write");
+    world.cell.set("source.log_url", &url);
+    world.cell.setup().await;
+    world.cell.run().await;
+    let api = world.cell.api(&world.user.to_string()).await;
+    api.create_webhook(&world.receiver.url("/"), &[PAYMENT])
+        .await;
+    world.pay(3).await;
+    world.assert_delivered_once().await;
+    eventually("the standby to have the events", async || {
+        let client = postgres::connect(&standby).await.ok()?;
+        let complete = "select from walhook.event_sequence where last = 3";
+        client.query_opt(complete, &[]).await.ok()?
+    })
+    .await;
+
+    world.relay.kill().await;
+    first.stop(StopMode::Immediate).await.unwrap();
+    let admin = postgres::connect(&second.url("postgres")).await.unwrap();
+    run_sql(&admin, "select pg_promote()").await;
+    world
+        .cell
+        .wait_for_count("select timeline::bigint from walhook.checkpoint", 2)
+        .await;
+
+    drop(admin);
+    second.stop(StopMode::Fast).await.unwrap();
+    first.start_again().await.unwrap();
+    let sidecar = world.cell.sidecar();
+    eventually("the replaced server to be refused", async || {
+        let (_, reasons) = sidecar.readiness().await?;
+        let refused = "on timeline 1, and the log was read on the later timeline 2";
+        reasons.contains(refused).then_some(())
+    })
+    .await;
+
+    first.stop(StopMode::Fast).await.unwrap();
+    second.start_again().await.unwrap();
+    sidecar.wait_until_ready().await;
+    use_store(&mut world.relay, &second.url("events"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_needs_only_the_rights_that_the_guide_names() {
+    const GUIDE: &str = include_str!("../../../docs/log.md");
+    let grants: Vec<&str> = GUIDE
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("grant "))
+        .collect();
+    assert_eq!(grants.len(), 2, "{grants:?}");
+
+    let mut world = World::prepare(TestApp::prepare().await, TestApp::prepare().await).await;
+    let log = world.log().await;
+    let role = format!("reader_{}", world.relay.name);
+    run_sql(&log, &format!("create role {role} login")).await;
+    run_sql(&log, &grants.join("\n").replace("reader", &role)).await;
+
+    let url = world
+        .relay
+        .store_url
+        .replace("postgres@", &format!("{role}@"));
+    world
+        .cell
+        .set("source.log_url", &url)
+        .set("cells.name", "a");
+    world.cell.setup().await;
+
+    let refused = world.cell.walhook(&["cells", "add", "a"]).await;
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        reason.contains("permission denied for table cell"),
+        "{reason}"
+    );
+    let owner = format!("source.log_url={}", world.relay.store_url);
+    world
+        .cell
+        .walhook_ok(&["--set", &owner, "cells", "add", "a"])
+        .await;
+    world.cell.run().await;
+
+    let api = world.cell.api(&world.user.to_string()).await;
+    api.create_webhook(&world.receiver.url("/"), &[PAYMENT])
+        .await;
+    world.pay(5).await;
+    world.assert_delivered_once().await;
+    let report = world.cell.walhook_ok(&["check"]).await;
+    assert!(report.contains("a, shards 0-4095"), "{report}");
 }

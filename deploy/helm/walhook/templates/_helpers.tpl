@@ -18,6 +18,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "walhook.secretSettings" -}}
 - { setting: source.url, key: source-url, value: sourceUrl }
 - { setting: store.url, key: store-url, value: storeUrl }
+- { setting: source.log_url, key: log-url, value: logUrl }
 - { setting: secrets.master_key, key: master-key, value: masterKey }
 - { setting: mail.smtp_url, key: smtp-url, value: smtpUrl }
 - { setting: delivery.proxy, key: proxy-url, value: proxyUrl }

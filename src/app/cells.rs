@@ -1,0 +1,311 @@
+//! The cells that divide a log: which one a process is of, and what operators change.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::open_store;
+use crate::capture;
+use crate::config::{CaptureMode, Config};
+use crate::domain::cell::{self, Cell, CellFault, Shard, Shards};
+use crate::domain::event::UserId;
+use crate::failpoint::failpoint;
+use crate::store::Store;
+
+/// How often a process looks whether it is still of the same cell, and how long it takes to notice.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// Ends with an error when the store's cell is no longer `own`: the process must not act on users
+/// that another cell has.
+pub async fn watch(store: Store, own: Cell, shutdown: CancellationToken) -> anyhow::Result<()> {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(WATCH))
+        .await
+        .is_some()
+    {
+        // Without an answer, nothing can be done for any user either.
+        if let Ok(found) = store.own_cell(Some(&own.name)).await {
+            ensure!(found? == Some(own.clone()), CellFault::Changed);
+        }
+    }
+
+    Ok(())
+}
+
+/// Opens the store of the log whose map of cells the configuration means.
+pub async fn open_log(config: &Config) -> anyhow::Result<Store> {
+    ensure!(
+        config.source.capture == CaptureMode::Log,
+        "source.capture is not \"log\": the map of cells is in the log store, so use the configuration of a cell"
+    );
+
+    Ok(capture::log::open(config.capture_url()?)?)
+}
+
+/// Opens the store that has the user's data: one of `cells.stores` if they are set.
+pub async fn open_store_of(config: &Config, user: &UserId) -> anyhow::Result<Store> {
+    let shard = Shard::of(user);
+    let mut urls = vec![];
+
+    for name in config.cells.stores.keys() {
+        urls.push(config.cell_url(name)?);
+    }
+    if urls.is_empty() {
+        urls.push(config.store_url()?);
+    }
+
+    for url in urls {
+        let store = open_store(url, 1).await?;
+        let rows = store.cells().await?;
+        if rows.is_empty() || rows.iter().any(|cell| cell.shards.contains(shard)) {
+            return Ok(store);
+        }
+    }
+
+    bail!(
+        "user {user} is of another cell: use its configuration, or set cells.stores. `walhook cells list --user {user}` shows it"
+    )
+}
+
+/// Makes a store that reads the log the first cell, with all shards. If it is a cell already, only
+/// repeats what may be missing.
+pub async fn add(config: &Config, name: &str) -> anyhow::Result<Cell> {
+    let log = open_log(config).await?;
+    let store = open_store(config.cell_url(name)?, 1).await?;
+    let stored = store.checkpoint(&config.source.slot).await?;
+    let read = stored
+        .and_then(|stored| stored.progress.log())
+        .with_context(|| {
+            format!("the store of cell {name} reads no log yet: run `walhook setup` with its configuration")
+        })?;
+
+    let of_log = log.store_id().await?;
+    ensure!(
+        read.store == of_log,
+        "the store of cell {name} reads another log: {}, and source.log_url leads to {of_log}",
+        read.store
+    );
+
+    let id = store.store_id().await?;
+    let map = log.cells().await?;
+
+    if let Some(other) = map.first()
+        && !map.iter().any(|cell| cell.name == name)
+    {
+        bail!(
+            "the cells have all shards: run `walhook cells split {} --into {name}`",
+            other.name
+        );
+    }
+
+    let first = Cell {
+        name: name.to_owned(),
+        shards: Shards::ALL,
+        store: id,
+        epoch: 1,
+    };
+    log.insert_cell(&first).await?;
+
+    let map = log.cells().await?;
+    let known = map.into_iter().find(|cell| cell.name == name);
+    let known =
+        known.context("the map of cells has changed meanwhile: see `walhook cells list`")?;
+
+    match cell::own(Some(name), id, &store.cells().await?) {
+        Err(CellFault::NotAdded(_)) if known.store == id => store.insert_cell(&known).await?,
+        Err(CellFault::NotAdded(_)) => bail!(CellFault::OtherStore {
+            name: known.name,
+            known: known.store,
+            found: id,
+        }),
+        found => drop(found?),
+    }
+
+    Ok(known)
+}
+
+/// How far a split is.
+#[derive(Clone, Debug)]
+pub enum Split {
+    /// No process acts for the cell any more. Its clone can be promoted.
+    Prepared,
+    /// Both cells can start.
+    Done { keeps: Cell, moves: Cell },
+}
+
+/// Statements that remove the data of half of the users.
+const LONG_STATEMENT: Duration = Duration::from_secs(3_600);
+/// How long to wait for the processes of a cell: they notice, and drain.
+const END_OF_PROCESSES: Duration = Duration::from_secs(60);
+
+/// Splits cell `name` into two halves, the upper of which moves to the new cell `into`. Its store is
+/// a clone of the cell's server.
+///
+/// First, while the clone is a standby, stores the halves in the cell, so that its processes end.
+/// The standby has all that they have done when it has the halves too: a clone that was promoted
+/// earlier is refused. Then, when it is promoted, stores the halves in the log, and removes from
+/// each of the two what belongs to the other. Each step can be repeated.
+pub async fn split(config: &Config, name: &str, into: &str) -> anyhow::Result<Split> {
+    let log = open_log(config).await?;
+    let old = open_store(config.cell_url(name)?, 1).await?;
+    let new = open_store(config.cell_url(into)?, 1).await?;
+    let is_promoted = new.log_end().await?.lineage.is_some();
+    let map = log.cells().await?;
+    cell::covered(&map)?;
+
+    let (keeps, moves) = match halves(name, into, &old.cells().await?, &map)? {
+        Some(halves) => halves,
+        None => {
+            ensure!(
+                !is_promoted,
+                "the server of cell {into} was promoted too early: it lacks what cell {name} has done since. Clone the server of \
+                 cell {name} again, and leave it a standby"
+            );
+            begin(name, into, &old, &new, &map).await?
+        }
+    };
+
+    let is_done = old.cells().await? == [keeps.clone()];
+    if !is_done {
+        wait_for_processes(&old, &config.source.slot, name).await?;
+    }
+
+    if !is_promoted {
+        return Ok(Split::Prepared);
+    }
+
+    ensure!(
+        new.cells().await?.contains(&moves),
+        "the server of cell {into} was promoted before it had all of cell {name}: clone it again, and leave it a standby until \
+         `walhook cells split` asks for the promotion. `--abort` lets cell {name} continue meanwhile"
+    );
+    ensure!(
+        log.put_halves(&keeps, &moves).await?,
+        CellFault::OtherStore {
+            name: keeps.name,
+            known: map
+                .iter()
+                .find(|cell| cell.name == name)
+                .map_or(Uuid::nil(), |cell| cell.store),
+            found: keeps.store,
+        }
+    );
+    failpoint!("log_has_halves_stores_have_not")?;
+
+    if new.cells().await? != [moves.clone()] {
+        new.with_limit(LONG_STATEMENT).become_cell(&moves).await?;
+    }
+
+    failpoint!("new_half_is_cell_old_is_not")?;
+    if !is_done {
+        old.with_limit(LONG_STATEMENT).become_cell(&keeps).await?;
+    }
+
+    Ok(Split::Done { keeps, moves })
+}
+
+/// Returns the halves of a split that was started. None if it was not.
+fn halves(
+    name: &str,
+    into: &str,
+    rows: &[Cell],
+    map: &[Cell],
+) -> anyhow::Result<Option<(Cell, Cell)>> {
+    let find = |cells: &[Cell], name: &str| cells.iter().find(|cell| cell.name == name).cloned();
+    let keeps = find(rows, name).ok_or_else(|| CellFault::NotAdded(name.to_owned()))?;
+
+    if let Some(other) = rows.iter().find(|cell| cell.name != name) {
+        ensure!(
+            other.name == into,
+            CellFault::Splitting {
+                name: name.to_owned(),
+                into: other.name.clone(),
+            }
+        );
+        return Ok(Some((keeps, other.clone())));
+    }
+
+    // It is complete in the log. The cell's store may have been restored since.
+    Ok(find(map, name).zip(find(map, into)))
+}
+
+/// Stores the halves in the cell that is split.
+async fn begin(
+    name: &str,
+    into: &str,
+    old: &Store,
+    new: &Store,
+    map: &[Cell],
+) -> anyhow::Result<(Cell, Cell)> {
+    let own = old.own_cell(Some(name)).await??;
+    cell::verify(own.as_ref(), map)?;
+    let own = own.ok_or_else(|| CellFault::NotAdded(name.to_owned()))?;
+
+    let is_clone =
+        old.identity().await?.system_identifier == new.identity().await?.system_identifier;
+    ensure!(
+        is_clone,
+        "the server of cell {into} is no clone of that of cell {name}: make it with pg_basebackup"
+    );
+
+    let (lower, upper) = own
+        .shards
+        .halves()
+        .with_context(|| format!("cell {name} has one shard, which cannot be divided"))?;
+    let half = |name: &str, shards, store| Cell {
+        name: name.to_owned(),
+        shards,
+        store,
+        epoch: own.epoch + 1,
+    };
+
+    let keeps = half(name, lower, own.store);
+    let moves = half(into, upper, Uuid::now_v7());
+    ensure!(
+        old.put_halves(&keeps, &moves).await?,
+        "the store of cell {name} has changed meanwhile: run the command again"
+    );
+    failpoint!("cell_has_halves_processes_run")?;
+
+    Ok((keeps, moves))
+}
+
+/// Undoes the first step of a split whose clone is of no use.
+pub async fn abort(config: &Config, name: &str, into: &str) -> anyhow::Result<Cell> {
+    let log = open_log(config).await?;
+    let store = open_store(config.cell_url(name)?, 1).await?;
+    let map = log.cells().await?;
+
+    ensure!(
+        !map.iter().any(|cell| cell.name == into),
+        "cell {into} is in the map already: run `walhook cells split {name} --into {into}` to the end"
+    );
+    let known = map.into_iter().find(|cell| cell.name == name);
+    let known = known.ok_or_else(|| CellFault::Unknown(name.to_owned()))?;
+
+    store.become_cell(&known).await?;
+    Ok(known)
+}
+
+/// Waits until no process of the cell is connected to its store: they end because its shards have
+/// changed.
+async fn wait_for_processes(store: &Store, slot: &str, name: &str) -> anyhow::Result<()> {
+    let until = Instant::now() + END_OF_PROCESSES;
+
+    loop {
+        let running = store.processes(slot).await?;
+        let Some(first) = running.first() else {
+            return Ok(());
+        };
+
+        ensure!(
+            Instant::now() < until,
+            "{} processes of cell {name} still run, such as {}: stop them, and run the command again",
+            running.len(),
+            first.name
+        );
+        tokio::time::sleep(WATCH).await;
+    }
+}

@@ -1,0 +1,100 @@
+//! The map of cells.
+
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use super::statement::{FromRow, Params, Statements, column};
+use super::{Result, Store, StoreError};
+use crate::domain::cell::{self, Cell, CellFault, Shard, Shards};
+use crate::sql::store as sql;
+
+impl FromRow for Cell {
+    fn from_row(row: &Row) -> Result<Self> {
+        let shard = |name| Ok::<_, StoreError>(Shard(column::<u32>(row, name)? as u16));
+
+        Ok(Cell {
+            name: column(row, "name")?,
+            shards: Shards {
+                first: shard("first_shard")?,
+                last: shard("last_shard")?,
+            },
+            store: column(row, "store")?,
+            epoch: column(row, "epoch")?,
+        })
+    }
+}
+
+impl Store {
+    /// Lists the cells: all in the log's store, and its own in a cell's.
+    pub async fn cells(&self) -> Result<Vec<Cell>> {
+        self.fetch_all(sql::cell::LIST, &[]).await
+    }
+
+    /// Returns the id by which readers of a log, and cells, know this store.
+    pub async fn store_id(&self) -> Result<Uuid> {
+        self.fetch_one(sql::cell::STORE_ID, &[]).await
+    }
+
+    /// Returns the cell that this store is. The inner error is that it is not the cell of this name.
+    pub async fn own_cell(&self, name: Option<&str>) -> Result<Result<Option<Cell>, CellFault>> {
+        let rows = self.cells().await?;
+        Ok(cell::own(name, self.store_id().await?, &rows))
+    }
+
+    /// Inserts the first cell, unless there is one of its name.
+    pub async fn insert_cell(&self, cell: &Cell) -> Result<()> {
+        write(self, sql::cell::INSERT, cell).await.map(drop)
+    }
+
+    /// Stores the halves of a cell, in the log's store or in that of the cell, where it ends all
+    /// claims on the checkpoint. Returns false if the first half is of another store.
+    pub async fn put_halves(&self, keeps: &Cell, moves: &Cell) -> Result<bool> {
+        self.transaction(async |transaction| {
+            // No other cell may have a shard meanwhile: the first half ends before the second one
+            // begins.
+            if write(transaction, sql::cell::PUT, keeps).await? == 0 {
+                return Ok(false);
+            }
+
+            transaction.run(sql::cell::END_CLAIMS, &[]).await?;
+            Ok(write(transaction, sql::cell::PUT, moves).await? == 1)
+        })
+        .await
+    }
+
+    /// Makes this the store of a cell, and removes what could act for users of other shards. Returns
+    /// how many webhooks it has removed.
+    pub async fn become_cell(&self, cell: &Cell) -> Result<u64> {
+        self.transaction(async |transaction| {
+            transaction
+                .run(sql::cell::DELETE_OTHERS, &[&cell.name])
+                .await?;
+            write(transaction, sql::cell::PUT, cell).await?;
+            transaction.run(sql::cell::END_CLAIMS, &[]).await?;
+            transaction
+                .run(sql::cell::SET_STORE_ID, &[&cell.store])
+                .await?;
+
+            let first = i32::from(cell.shards.first.0);
+            let last = i32::from(cell.shards.last.0);
+            transaction
+                .run(sql::cell::REMOVE_MOVED, &[&first, &last])
+                .await
+        })
+        .await
+    }
+}
+
+async fn write(on: &impl Statements, statement: &str, cell: &Cell) -> Result<u64> {
+    let first = i32::from(cell.shards.first.0);
+    let last = i32::from(cell.shards.last.0);
+    let params: &Params<'_> = &[&cell.name, &first, &last, &cell.store, &cell.epoch];
+    on.run(statement, params).await
+}
+
+/// Makes a connection to the log's store the only one that reads for this cell, until it ends.
+/// Returns false if another one does.
+pub async fn claim_cell(client: &Client, name: &str) -> Result<bool> {
+    let row = client.query_one(sql::cell::CLAIM, &[&name]).await?;
+    Ok(row.get(0))
+}
