@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::{Authenticator, JwtVerifier};
 use crate::config::Config;
+use crate::http::Brand;
 use crate::manage::Manage;
 
 /// The time limit of a request, without the time for which a test waits for its receiver. Generous
@@ -20,6 +21,7 @@ const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
 pub struct ApiState {
     manage: Manage,
     pub auth: Authenticator,
+    pub brand: Arc<Brand>,
     /// Without a trailing slash.
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
@@ -40,6 +42,7 @@ impl ApiState {
         ApiState {
             auth: Authenticator::new(config, manage.clone(), jwt),
             manage,
+            brand: Brand::new(config).into(),
             base_path: http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),
             cors_origins: http
