@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::plan::{assert_stays_on_indexes, plans, reads};
+use crate::support::plan::{
+    assert_filters_stay_on_indexes, assert_stays_on_indexes, plans, reads,
+};
 use crate::support::{Api, TestApp, one, run_sql};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use walhook::store::Store;
@@ -196,6 +198,8 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
     for (what, statement, types, arguments) in reads("busy", &webhook) {
         assert_stays_on_indexes(what, &plans(&store, statement, types, &arguments).await);
     }
+
+    assert_filters_stay_on_indexes(&store, "busy", &webhook).await;
 
     let logs = format!("/webhooks/{webhook}/logs?limit=100");
     let since = Timestamp::now() - SignedDuration::from_hours(24 * 5);
