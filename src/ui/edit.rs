@@ -158,9 +158,10 @@ async fn redraw(visit: &Visit, webhook: Option<Uuid>, form: Fields) -> Result<Re
         None => form,
     };
 
-    let status = match remarks.errors.any() {
-        true => StatusCode::UNPROCESSABLE_ENTITY,
-        false => StatusCode::OK,
+    let status = if remarks.errors.any() {
+        StatusCode::UNPROCESSABLE_ENTITY
+    } else {
+        StatusCode::OK
     };
     show(visit, status, webhook, form, remarks).await
 }
