@@ -3,7 +3,6 @@
 use askama::Template;
 use axum::response::Response;
 use jiff::Timestamp;
-use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::Fields;

@@ -231,16 +231,13 @@ async fn render(
     };
 
     let names = FILTERS.iter().map(|field| field.name).chain(["webhook_id"]);
-    let others = names.map(|name| (name, fields.one(name)));
+    let others: Vec<(&str, &str)> = names.map(|name| (name, fields.one(name))).collect();
     let times = ["since", "until"].map(|name| (name, fields.one(name)));
-    let at = |cursor: &str| {
-        let filters = others.clone().chain(times);
-        link(&path, filters.chain([("cursor", cursor)]))
-    };
+    let at = |cursor: &str| link(&path, [&*others, &times, &[("cursor", cursor)]].concat());
 
     let ranges = RANGES.map(|(label, hours)| {
         let since = field(Timestamp::now() - SignedDuration::from_hours(hours));
-        (label, link(&path, others.clone().chain([("since", &*since)])))
+        (label, link(&path, [&*others, &[("since", &since)]].concat()))
     });
 
     let line = |entry: Entry| LogLine {

@@ -53,8 +53,8 @@ pub const SECTIONS: [(Section, &str, &str); 5] = [
 /// The links from one page of a list to others.
 pub struct Pages {
     /// The path of the first page. None on it.
-    newest: Option<String>,
-    next: Option<String>,
+    pub newest: Option<String>,
+    pub next: Option<String>,
 }
 
 impl Pages {
@@ -69,14 +69,6 @@ impl Pages {
             newest: (!cursor.is_empty()).then(|| path("")),
             next: next.map(|next| path(&next.to_string())),
         }
-    }
-
-    pub fn is_first(&self) -> bool {
-        self.newest.is_none()
-    }
-
-    pub fn has_next(&self) -> bool {
-        self.next.is_some()
     }
 }
 
