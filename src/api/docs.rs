@@ -89,7 +89,8 @@ struct ApiOperation {
     description: String,
     parameters: Vec<Parameter>,
     request_body: ApiBody,
-    responses: Map<String, Value>,
+    /// By status.
+    responses: BTreeMap<String, Value>,
 }
 
 #[derive(Default, Deserialize)]

@@ -176,10 +176,10 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
         DisablePolicy::Consecutive => "in a row",
         DisablePolicy::Cumulative => "in total",
     };
-    let yes_or_no = |is_on| if is_on { "yes" } else { "no" }.to_owned();
+    let yes_or_no = |is_on| if is_on { "Yes" } else { "No" }.to_owned();
 
     vec![
-        ("Your response is awaited for", duration(delivery.timeout.0)),
+        ("Response timeout", duration(delivery.timeout.0)),
         ("Attempts", delivery.schedule().attempts().to_string()),
         (
             "Waits between attempts",
@@ -190,7 +190,7 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
             ),
         ),
         (
-            "Largest body",
+            "Maximum size of a body",
             format!("{} bytes", Count(delivery.max_payload_bytes)),
         ),
         (
