@@ -10,8 +10,8 @@ use utoipa_axum::routes;
 use super::schema::{ActionName, LogFormatName};
 use super::state::ApiState;
 use super::{
-    account_logs, audit, deliveries, enrich, event_types, feed, filter_values, jobs, keys, logs, recover,
-    sign_in_links, stats, test, tokens, webhooks,
+    account_logs, audit, deliveries, enrich, event_types, feed, filter_values, jobs, keys, logs,
+    recover, sign_in_links, stats, test, tokens, webhooks,
 };
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};

@@ -237,7 +237,10 @@ async fn render(
 
     let ranges = RANGES.map(|(label, hours)| {
         let since = field(Timestamp::now() - SignedDuration::from_hours(hours));
-        (label, link(&path, [&*others, &[("since", &since)]].concat()))
+        (
+            label,
+            link(&path, [&*others, &[("since", &since)]].concat()),
+        )
     });
 
     let line = |entry: Entry| LogLine {
@@ -286,7 +289,9 @@ fn exports(
     fields: &Fields,
 ) -> [(&'static str, String); 2] {
     let path = format!("{}/logs", visit.state.api.base_path());
-    let filters = FILTERS.iter().map(|field| (field.name, fields.one(field.name)));
+    let filters = FILTERS
+        .iter()
+        .map(|field| (field.name, fields.one(field.name)));
     let webhook = webhook.map(|id| id.to_string()).unwrap_or_default();
     // The API expects a time zone.
     let [since, until] = [filter.since, filter.until].map(|at| at.map(millis).unwrap_or_default());

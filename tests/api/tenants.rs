@@ -175,10 +175,16 @@ async fn values_of_filters_are_those_of_the_account() {
     assert!(statuses.contains(&json!("require_changes")) && !statuses.contains(&json!("secret")));
 
     let others = values("stranger").await;
-    assert_eq!(others["label_ids"], json!([{ "id": 9, "newest_release": null }]));
+    assert_eq!(
+        others["label_ids"],
+        json!([{ "id": 9, "newest_release": null }])
+    );
     assert_eq!(others["outlet_ids"], json!([{ "id": 14, "name": null }]));
     assert_eq!(others["statuses"][0], "secret");
 
     let nobody = values("nobody").await;
-    assert_eq!((&nobody["label_ids"], &nobody["outlet_ids"]), (&json!([]), &json!([])));
+    assert_eq!(
+        (&nobody["label_ids"], &nobody["outlet_ids"]),
+        (&json!([]), &json!([]))
+    );
 }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::plan::{
-    assert_filters_stay_on_indexes, assert_stays_on_indexes, plans, reads,
-};
+use crate::support::plan::{assert_filters_stay_on_indexes, assert_stays_on_indexes, plans, reads};
 use crate::support::{Api, TestApp, one, run_sql};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use walhook::store::Store;

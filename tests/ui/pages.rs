@@ -59,7 +59,8 @@ async fn check_every_page(kind: Kind) {
         let url = stage.receiver.url(url);
         let events = ["payment.statement_ready"];
         let (id, _) = stage.api.create_webhook(&url, &events).await;
-        let update = format!("update walhook.webhook set active = false, {state} where id = '{id}'");
+        let update =
+            format!("update walhook.webhook set active = false, {state} where id = '{id}'");
 
         run_sql(&store, &update).await;
         pages.push(("webhook", format!("/ui/webhooks/{id}")));

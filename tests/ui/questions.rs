@@ -108,7 +108,8 @@ impl Scene {
             store.execute(sql, &[&failing]).await.unwrap();
         }
 
-        let since = "update walhook.webhook set failing_since = now() - interval '3 hours' where id = $1";
+        let since =
+            "update walhook.webhook set failing_since = now() - interval '3 hours' where id = $1";
         store.execute(since, &[&failing]).await.unwrap();
         store.execute(HISTORY, &[&working]).await.unwrap();
         let url = self.stage.receiver.url("/working/moved");
