@@ -10,25 +10,28 @@ use std::sync::Arc;
 use askama::Template;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use super::openapi::document_json;
 use crate::events::Catalogue;
-use crate::http::Document as CachedDocument;
 use crate::http::problem::{KINDS, Kind, Problem};
+use crate::http::{Brand, Document as CachedDocument, style_source};
 
-const STYLE: &str = include_str!("../../templates/docs.css");
+/// The title of the contents.
+const TITLE: &str = "API reference";
+const STYLE: &str = concat!(
+    include_str!("../../assets/palette.css"),
+    include_str!("../../templates/docs.css")
+);
 
 #[derive(Template)]
 #[template(path = "docs.html")]
 struct DocsPage<'a> {
     info: &'a Info,
+    brand: &'a Brand,
     base: &'a str,
-    style: &'static str,
+    style: &'a str,
     title: &'a str,
     content: Content<'a>,
 }
@@ -63,7 +66,6 @@ struct ApiDocument {
 
 #[derive(Deserialize)]
 struct Info {
-    title: String,
     version: String,
     description: String,
 }
@@ -87,7 +89,8 @@ struct ApiOperation {
     description: String,
     parameters: Vec<Parameter>,
     request_body: ApiBody,
-    responses: Map<String, Value>,
+    /// By status.
+    responses: BTreeMap<String, Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -119,17 +122,19 @@ pub struct Docs {
 
 impl Docs {
     /// `ancestors` are the sources of `frame-ancestors`.
-    pub fn new(base_path: &str, ancestors: &str, catalogue: &Catalogue) -> Docs {
+    pub fn new(base_path: &str, brand: &Brand, ancestors: &str, catalogue: &Catalogue) -> Docs {
         let reference = Reference::new(document_json(base_path, catalogue));
-        let style = STANDARD.encode(Sha256::digest(STYLE));
+        let style = [STYLE, &brand.style].concat();
+        let source = style_source(&style);
         let policy = format!(
-            "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}"
+            "default-src 'none'; style-src {source}; base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}"
         );
         let pages = reference.pages().into_iter().map(|(name, title, content)| {
             let page = DocsPage {
                 info: &reference.info,
+                brand,
                 base: base_path,
-                style: STYLE,
+                style: &style,
                 title,
                 content,
             };
@@ -193,7 +198,7 @@ impl Reference {
     /// Returns name, title and content of each page.
     fn pages(&self) -> Vec<(String, &str, Content<'_>)> {
         let mut pages = vec![
-            (String::new(), &*self.info.title, Content::Contents(self)),
+            (String::new(), TITLE, Content::Contents(self)),
             ("problems".to_owned(), "Problems", Content::Problems(KINDS)),
         ];
 

@@ -11,6 +11,7 @@ mod enrich;
 mod event_types;
 mod feed;
 mod feed_reader;
+mod filter_values;
 mod idempotency;
 mod jobs;
 mod keys;

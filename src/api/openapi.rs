@@ -10,8 +10,8 @@ use utoipa_axum::routes;
 use super::schema::{ActionName, LogFormatName};
 use super::state::ApiState;
 use super::{
-    account_logs, audit, deliveries, enrich, event_types, feed, jobs, keys, logs, recover,
-    sign_in_links, stats, test, tokens, webhooks,
+    account_logs, audit, deliveries, enrich, event_types, feed, filter_values, jobs, keys, logs,
+    recover, sign_in_links, stats, test, tokens, webhooks,
 };
 use crate::domain::members::FieldError;
 use crate::domain::settings::{Purpose, Settings};
@@ -26,6 +26,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(webhooks::list, webhooks::create))
         .routes(routes!(event_types::list))
+        .routes(routes!(filter_values::list))
         .routes(routes!(webhooks::read, webhooks::update, webhooks::delete))
         .routes(routes!(webhooks::read_by_name, webhooks::put))
         .routes(routes!(keys::regenerate_secret))

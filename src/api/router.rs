@@ -29,7 +29,7 @@ pub fn router(state: ApiState) -> Router {
     let openapi_document = Document::json(openapi::document_text(&base_path, catalogue));
     let asyncapi_document = Document::json(asyncapi::document_text(catalogue));
     let published_keys = state.published_keys.clone();
-    let docs = Docs::new(&base_path, state.ancestors(), catalogue);
+    let docs = Docs::new(&base_path, &state.brand, state.ancestors(), catalogue);
     let cors = http::cors(state.cors_origins());
     let (operations, described) = openapi::operations().split_for_parts();
     let strict_query = StrictQuery {

@@ -11,6 +11,7 @@ use super::public_keys::PublishedKeys;
 use crate::auth::{Authenticator, JwtVerifier};
 use crate::config::Config;
 use crate::domain::cell::Shards;
+use crate::http::Brand;
 use crate::manage::Manage;
 
 /// The time limit of a request, without the time for which a test waits for its receiver. Generous
@@ -23,6 +24,7 @@ pub struct ApiState {
     manage: Manage,
     pub auth: Authenticator,
     pub(super) published_keys: PublishedKeys,
+    pub brand: Arc<Brand>,
     /// Without a trailing slash.
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
@@ -44,6 +46,7 @@ impl ApiState {
             auth: Authenticator::new(config, manage.clone(), jwt),
             published_keys: PublishedKeys::of(manage.clone()),
             manage,
+            brand: Brand::new(config).into(),
             base_path: http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),
             cors_origins: http

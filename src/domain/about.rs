@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
@@ -19,6 +20,19 @@ pub struct About {
     pub dsp: Option<String>,
     pub invoice_number: Option<String>,
 }
+
+/// The keys in the order of the fields.
+const KEYS: [&str; 9] = [
+    "release_id",
+    "release_cat",
+    "release_title",
+    "track_id",
+    "isrc",
+    "outlet_id",
+    "outlet_name",
+    "dsp",
+    "invoice_number",
+];
 
 /// What an event can be found by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +97,18 @@ impl About {
         }
     }
 
+    /// Reads an event's `data`. Empty if it cannot be read.
+    pub fn of(data: &str) -> About {
+        let data: Value = serde_json::from_str(data).unwrap_or_default();
+        let text = |key: &str| match &data[key] {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        };
+
+        About::new(KEYS.map(text).into())
+    }
+
     /// Returns the text. None if there is nothing to name.
     pub fn text(&self) -> Option<String> {
         Some(self.to_string()).filter(|text| !text.is_empty())
@@ -134,6 +160,11 @@ mod tests {
             "Invoice INV-3"
         );
         assert_eq!(about([""; 9]), "");
+
+        let of = |data: &str| About::of(data).text();
+        let data = r#"{"release_id":7,"release_cat":"CAT-001","outlet_id":12,"outlet_name":null}"#;
+        assert_eq!(of(data).as_deref(), Some("CAT-001 · Outlet 12"));
+        assert_eq!(of("cut"), None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! HTTP for the API and the web UI: the listener with its limits, middleware, request bodies, and
-//! problem details.
+//! HTTP for the API and the web UI: the listener with its limits, middleware, request bodies, problem
+//! details, and the brand of pages.
 
 mod body;
+mod brand;
 mod budget;
 mod clients;
 pub mod conditional;
@@ -16,6 +17,7 @@ mod wire;
 pub use axum::Router;
 
 pub use self::body::read as read_body;
+pub use self::brand::{Brand, style_source};
 pub use self::clients::{Occupied, Parked};
 pub use self::cors::layer as cors;
 pub use self::document::{Document, short_json};

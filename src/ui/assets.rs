@@ -34,17 +34,23 @@ impl Asset {
 }
 
 macro_rules! asset {
-    ($stem:literal, $extension:literal, $content_type:literal) => {
+    ($stem:literal, $extension:literal, $content_type:literal, $($file:literal),+) => {
         LazyLock::new(|| {
-            let content = include_str!(concat!("../../assets/", $stem, ".", $extension));
+            let content = concat!($(include_str!(concat!("../../assets/", $file))),+);
             Asset::new($stem, $extension, content, $content_type)
         })
     };
 }
 
-pub static STYLE: LazyLock<Asset> = asset!("ui", "css", "text/css; charset=utf-8");
-pub static SCRIPT: LazyLock<Asset> = asset!("ui", "js", "text/javascript; charset=utf-8");
-pub static ICON: LazyLock<Asset> = asset!("icon", "svg", "image/svg+xml");
+pub static STYLE: LazyLock<Asset> = asset!(
+    "ui",
+    "css",
+    "text/css; charset=utf-8",
+    "palette.css",
+    "ui.css"
+);
+pub static SCRIPT: LazyLock<Asset> = asset!("ui", "js", "text/javascript; charset=utf-8", "ui.js");
+pub static ICON: LazyLock<Asset> = asset!("icon", "svg", "image/svg+xml", "icon.svg");
 
 pub async fn serve(Path(name): Path<String>, request: HeaderMap) -> Result<Response, PageError> {
     let assets: [&'static Asset; 3] = [&STYLE, &SCRIPT, &ICON];

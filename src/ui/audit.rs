@@ -3,14 +3,12 @@
 use askama::Template;
 use axum::response::Response;
 use jiff::Timestamp;
-use url::form_urlencoded::Serializer;
-use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::Fields;
 use super::format::{Count, sentence};
-use super::page::{Frame, Section, page};
-use super::state::webhook_path;
+use super::page::{Frame, Pages, Section, page};
+use super::state::{link, webhook_path};
 use super::time::Ago;
 use super::visit::Visit;
 use crate::manage::{Action, AuditRecord, Cursor, List, RecordFilter};
@@ -25,10 +23,7 @@ struct AuditPage {
     fields: Fields,
     records: Vec<AuditRecord>,
     is_filtered: bool,
-    is_first: bool,
-    /// The paths of the first page of this list, and of the next.
-    first: String,
-    next: Option<String>,
+    pages: Pages,
 }
 
 /// Returns a name such as `webhook.secret_regenerated` as words.
@@ -62,50 +57,36 @@ fn who(record: &AuditRecord) -> String {
 fn subject_path(record: &AuditRecord) -> Option<String> {
     let name = record.subject_name.as_deref().unwrap_or_default();
     let id = record.subject.filter(|_| !name.is_empty())?;
-    Some(match record.action.starts_with("token.") {
-        true => "/ui/tokens".to_owned(),
-        false => webhook_path(id, ""),
-    })
+    let path = if record.action.starts_with("token.") {
+        "/ui/tokens".to_owned()
+    } else {
+        webhook_path(id, "")
+    };
+
+    Some(path)
 }
 
 pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
-    let text = |name| Some(fields.one(name)).filter(|text| !text.is_empty());
-    let no_such_page = |_| PageError::no_such_page();
-    let cursor = text("cursor").map(|text| Cursor::parse(List::Audit, text));
-    let cursor = cursor.transpose().map_err(|_| PageError::no_such_page())?;
-    let subject: Option<Uuid> = text("subject")
-        .map(str::parse)
-        .transpose()
-        .map_err(no_such_page)?;
-    let action: Option<Action> = text("action")
-        .map(str::parse)
-        .transpose()
-        .map_err(|_| PageError::no_such_page())?;
-
+    let cursor = fields.linked("cursor", |text| Cursor::parse(List::Audit, text))?;
+    let subject = fields.linked("subject", str::parse)?;
+    let action = fields.linked("action", str::parse)?;
     let filter = RecordFilter { subject, action };
     let found = visit
         .manage()
         .audit_records(visit.user(), filter, cursor, PAGE)
         .await?;
 
-    let query = |cursor: Option<String>| {
-        let subject = subject.map(|id| id.to_string());
-        let action = action.map(|action| action.as_str().to_owned());
-        let given = [("subject", subject), ("action", action), ("cursor", cursor)];
-        let given = given
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)));
-        let query = Serializer::new(String::new()).extend_pairs(given).finish();
-        format!("{PATH}?{query}").trim_end_matches('?').to_owned()
+    let path = |cursor: &str| {
+        let subject = ("subject", fields.one("subject"));
+        let action = ("action", fields.one("action"));
+        link(PATH, [subject, action, ("cursor", cursor)])
     };
 
     let template = AuditPage {
         frame: visit.frame(Section::Account),
         records: found.items,
         is_filtered: subject.is_some() || action.is_some(),
-        is_first: cursor.is_none(),
-        first: query(None),
-        next: found.next.map(|next| query(Some(next.to_string()))),
+        pages: Pages::new(fields.one("cursor"), found.next, path),
         fields,
     };
 

@@ -3,7 +3,6 @@
 use askama::Template;
 use axum::response::Response;
 use serde_json::Value;
-use uuid::Uuid;
 
 use super::error::PageError;
 use super::format::pretty;
@@ -11,9 +10,7 @@ use super::page::{Frame, Section, page};
 use super::visit::Visit;
 use crate::domain::event::{Addon, EventKind};
 use crate::events::{Catalogue, EventType, Rule};
-
-/// The most webhooks to choose from. By default a user has at most ten.
-pub const MAX_CHOICES: usize = 100;
+use crate::manage::Webhook;
 
 /// Groups of events, in the order in which they are shown.
 const FAMILIES: [&str; 5] = [
@@ -52,7 +49,7 @@ pub fn addon_name(addon: &Addon) -> &'static str {
 struct CataloguePage {
     frame: Frame,
     families: [(&'static str, Vec<CatalogueEntry>); 5],
-    webhooks: Vec<(Uuid, String)>,
+    webhooks: Vec<Webhook>,
 }
 
 struct CatalogueEntry {
@@ -200,16 +197,6 @@ fn kind(property: &Value, schema: &Value) -> String {
 }
 
 pub async fn show(visit: Visit) -> Result<Response, PageError> {
-    let webhooks = visit
-        .manage()
-        .webhooks(visit.user(), None, MAX_CHOICES)
-        .await?
-        .items;
-    let webhooks = webhooks
-        .into_iter()
-        .map(|webhook| (webhook.id, webhook.settings.name))
-        .collect();
-
     let families = by_family(visit.manage().catalogue());
     let entries = |(name, event_types): Family<'_>| {
         let entries = event_types.into_iter().map(entry).collect();
@@ -219,7 +206,7 @@ pub async fn show(visit: Visit) -> Result<Response, PageError> {
     Ok(page(&CataloguePage {
         frame: visit.frame(Section::Events),
         families: families.map(entries),
-        webhooks,
+        webhooks: visit.webhooks().await?,
     }))
 }
 

@@ -8,44 +8,42 @@ pub struct Side {
     pub facts: Vec<(String, String)>,
 }
 
-/// Two attempts, row by row.
+/// Two attempts, property by property.
 pub struct Comparison {
     pub left: String,
     pub right: String,
-    pub rows: Vec<ComparisonRow>,
+    /// The properties that differ. Those that only the second attempt has come last.
+    pub different: Vec<Difference>,
+    /// Names and values of the other properties.
+    pub equal: Vec<(String, String)>,
 }
 
-pub struct ComparisonRow {
+pub struct Difference {
     pub name: String,
     pub left: Option<String>,
     pub right: Option<String>,
 }
 
-impl ComparisonRow {
-    pub fn differs(&self) -> bool {
-        self.left != self.right
-    }
-}
-
-/// Compares two attempts. The rows are in the order of the first, then those that only the second
-/// has.
+/// Compares two attempts.
 pub fn compare(left: Side, right: Side) -> Comparison {
     let mut others: BTreeMap<String, String> = right.facts.iter().cloned().collect();
-    let mut rows: Vec<ComparisonRow> = left
-        .facts
-        .into_iter()
-        .map(|(name, value)| ComparisonRow {
-            right: others.remove(&name),
-            left: Some(value),
-            name,
-        })
-        .collect();
+    let mut different = Vec::new();
+    let mut equal = Vec::new();
 
-    let missing = right
-        .facts
-        .into_iter()
-        .filter(|(name, _)| others.contains_key(name));
-    rows.extend(missing.map(|(name, value)| ComparisonRow {
+    for (name, value) in left.facts {
+        match others.remove(&name) {
+            Some(other) if other == value => equal.push((name, value)),
+            other => different.push(Difference {
+                name,
+                left: Some(value),
+                right: other,
+            }),
+        }
+    }
+
+    let added = right.facts.into_iter();
+    let added = added.filter(|(name, _)| others.contains_key(name));
+    different.extend(added.map(|(name, value)| Difference {
         name,
         left: None,
         right: Some(value),
@@ -54,7 +52,8 @@ pub fn compare(left: Side, right: Side) -> Comparison {
     Comparison {
         left: left.title,
         right: right.title,
-        rows,
+        different,
+        equal,
     }
 }
 
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_of_both_sides_and_say_whether_they_differ() {
+    fn properties_of_both_sides_are_equal_or_different() {
         let side = |facts: &[(&str, &str)]| Side {
             title: String::new(),
             facts: facts
@@ -75,18 +74,17 @@ mod tests {
             side(&[("Status", "500"), ("URL", "a"), ("server", "x")]),
             side(&[("Status", "200"), ("URL", "a"), ("date", "y")]),
         );
-        let rows: Vec<(&str, bool)> = found
-            .rows
-            .iter()
-            .map(|row| (&*row.name, row.differs()))
+        let different = found.different.iter();
+        let different: Vec<(&str, Option<&str>, Option<&str>)> = different
+            .map(|row| (&*row.name, row.left.as_deref(), row.right.as_deref()))
             .collect();
 
         let expected = [
-            ("Status", true),
-            ("URL", false),
-            ("server", true),
-            ("date", true),
+            ("Status", Some("500"), Some("200")),
+            ("server", Some("x"), None),
+            ("date", None, Some("y")),
         ];
-        assert_eq!(rows, expected);
+        assert_eq!(different, expected);
+        assert_eq!(found.equal, [("URL".to_owned(), "a".to_owned())]);
     }
 }

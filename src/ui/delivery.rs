@@ -291,9 +291,10 @@ async fn render(
 
     let read = async |log: Uuid| {
         let found = manage.log_entry(user, id, log).await?;
-        match found.detail.entry.delivery == delivery.id {
-            true => Ok(found),
-            false => Err(PageError::from(Fault::NoSuchLogEntry)),
+        if found.detail.entry.delivery == delivery.id {
+            Ok(found)
+        } else {
+            Err(PageError::from(Fault::NoSuchLogEntry))
         }
     };
 

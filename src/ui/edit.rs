@@ -23,9 +23,6 @@ use crate::domain::settings::Settings;
 use crate::events::EventType;
 use crate::manage::{Fault, TestReport, Warning, Webhook, version};
 
-/// A user's webhooks that are counted to say how many of the allowed ones there are.
-const MOST_COUNTED: usize = 200;
-
 #[derive(Template)]
 #[template(path = "ui/edit.html")]
 struct EditPage<'a> {
@@ -116,11 +113,7 @@ async fn show(
 
     let used = match webhook {
         Some(_) => 0,
-        None => manage
-            .webhooks(visit.user(), None, MOST_COUNTED)
-            .await?
-            .items
-            .len(),
+        None => visit.webhooks().await?.len(),
     };
 
     let page = EditPage {
@@ -165,9 +158,10 @@ async fn redraw(visit: &Visit, webhook: Option<Uuid>, form: Fields) -> Result<Re
         None => form,
     };
 
-    let status = match remarks.errors.any() {
-        true => StatusCode::UNPROCESSABLE_ENTITY,
-        false => StatusCode::OK,
+    let status = if remarks.errors.any() {
+        StatusCode::UNPROCESSABLE_ENTITY
+    } else {
+        StatusCode::OK
     };
     show(visit, status, webhook, form, remarks).await
 }

@@ -2,24 +2,23 @@
 
 use askama::Template;
 use axum::response::Response;
-use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::delivery::{path, state_label};
 use super::error::PageError;
 use super::fields::Fields;
 use super::format::pretty;
-use super::page::{Frame, Section, page, validated};
+use super::page::{Frame, Pages, Section, page, validated};
+use super::state::link;
 use super::time::Ago;
 use super::visit::{Ids, Visit};
+use crate::domain::about::About;
 use crate::domain::event::EventKind;
 use crate::manage::feed::{DeliveryState, FeedPosition};
 use crate::manage::{Event, EventDelivery, EventHeadline, Webhook};
 
 const PAGE: usize = 50;
 const PATH: &str = "/ui/events";
-/// More than a user has, unless an operator sets a very high limit.
-const MAX_WEBHOOKS: usize = 200;
 
 #[derive(Template)]
 #[template(path = "ui/events.html")]
@@ -29,10 +28,7 @@ struct EventsPage {
     errors: Vec<String>,
     events: Vec<EventHeadline>,
     is_filtered: bool,
-    is_first: bool,
-    /// The paths of the first page of this list, and of the next.
-    first: String,
-    next: Option<String>,
+    pages: Pages,
 }
 
 pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
@@ -54,33 +50,20 @@ pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
     );
 
     let is_valid = errors.is_empty();
-    let (events, next) = match is_valid {
-        true => manage.newest_events(user, kind, before, PAGE).await?,
-        false => (Vec::new(), None),
+    let (events, next) = if is_valid {
+        manage.newest_events(user, kind, before, PAGE).await?
+    } else {
+        (Vec::new(), None)
     };
 
-    let query = |before: Option<String>| {
-        let given = [
-            ("event", kind.map(|kind| kind.as_str().to_owned())),
-            ("before", before),
-        ];
-        let given = given
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)));
-        format!(
-            "{PATH}?{}",
-            Serializer::new(String::new()).extend_pairs(given).finish()
-        )
-    };
+    let path = |before: &str| link(PATH, [("event", fields.one("event")), ("before", before)]);
 
     let template = EventsPage {
         frame: visit.frame(Section::Events),
         errors,
         events,
         is_filtered: kind.is_some(),
-        is_first: fields.one("before").is_empty(),
-        first: query(None).trim_end_matches('?').to_owned(),
-        next: next.map(|next| query(Some(next.to_string()))),
+        pages: Pages::new(fields.one("before"), next, path),
         fields,
     };
 
@@ -94,6 +77,14 @@ struct EventPage {
     event: Event,
     data: String,
     deliveries: Vec<DeliveryLine>,
+}
+
+impl EventPage {
+    /// What the event is about, or its type.
+    fn title(&self) -> String {
+        let about = About::of(&self.event.data).text();
+        about.unwrap_or_else(|| self.event.kind.clone())
+    }
 }
 
 /// A delivery with the name of its webhook.
@@ -117,7 +108,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let manage = visit.manage();
     let user = visit.user();
     let (event, deliveries) = manage.event(user, id).await?;
-    let webhooks = manage.webhooks(user, None, MAX_WEBHOOKS).await?.items;
+    let webhooks = visit.webhooks().await?;
 
     let line = |delivery: EventDelivery| {
         let of = |webhook: &&Webhook| webhook.id == delivery.webhook;

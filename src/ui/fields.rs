@@ -17,6 +17,7 @@ const MAX_PATH_BYTES: usize = 2 << 10;
 /// More than the longest form except that of a webhook: a sign-in link's token and a path, each
 /// byte of which is sent as up to three.
 const MAX_FORM_BYTES: usize = MAX_TOKEN_BYTES + 4 * MAX_PATH_BYTES;
+
 /// The fields in their order: of the body, or of the query of a GET request.
 pub struct Fields(Pairs);
 
@@ -97,6 +98,18 @@ impl Fields {
         }
 
         value
+    }
+
+    /// Parses a field that links have, if it is not empty. With an invalid one the page does not exist.
+    pub fn linked<T, E>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, PageError> {
+        let text = Some(self.one(name)).filter(|text| !text.is_empty());
+        let value = text.map(parse).transpose();
+
+        value.map_err(|_| PageError::no_such_page())
     }
 
     /// Parses the time range of `since` and `until`, either of which may be empty.

@@ -87,9 +87,10 @@ pub fn pretty(json: &str) -> String {
 
 /// Returns how a webhook was disabled, as the beginning of a sentence.
 pub fn disabled_by(webhook: &Webhook) -> &'static str {
-    match webhook.is_disabled_by_operator() {
-        true => "Disabled by the operator",
-        false => "Disabled automatically",
+    if webhook.is_disabled_by_operator() {
+        "Disabled by the operator"
+    } else {
+        "Disabled automatically"
     }
 }
 

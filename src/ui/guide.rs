@@ -9,7 +9,6 @@ use pulldown_cmark::html::push_html;
 use pulldown_cmark::{Event, Options, Parser, Tag};
 use uuid::Uuid;
 
-use super::catalogue::MAX_CHOICES;
 use super::error::PageError;
 use super::fields::Fields;
 use super::format::Count;
@@ -17,6 +16,7 @@ use super::page::{Frame, Section, page};
 use super::verify::{SNIPPETS, Snippet};
 use super::visit::Visit;
 use crate::config::{Config, DisablePolicy};
+use crate::manage::Webhook;
 
 const TEXT: &str = include_str!("../../docs/receivers.md");
 /// Between these lines, the text has functions that the page shows in more languages.
@@ -176,10 +176,10 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
         DisablePolicy::Consecutive => "in a row",
         DisablePolicy::Cumulative => "in total",
     };
-    let yes_or_no = |is_on| if is_on { "yes" } else { "no" }.to_owned();
+    let yes_or_no = |is_on| if is_on { "Yes" } else { "No" }.to_owned();
 
     vec![
-        ("Your response is awaited for", duration(delivery.timeout.0)),
+        ("Response timeout", duration(delivery.timeout.0)),
         ("Attempts", delivery.schedule().attempts().to_string()),
         (
             "Waits between attempts",
@@ -190,7 +190,7 @@ fn facts(config: &Config) -> Vec<(&'static str, String)> {
             ),
         ),
         (
-            "Largest body",
+            "Maximum size of a body",
             format!("{} bytes", Count(delivery.max_payload_bytes)),
         ),
         (
@@ -228,7 +228,7 @@ struct GuidePage<'a> {
     after_snippets: Option<String>,
     snippets: &'static [Snippet],
     /// The user's webhooks, if the page names one.
-    webhooks: Vec<(Uuid, String)>,
+    webhooks: Vec<Webhook>,
     chosen: Option<Uuid>,
 }
 
@@ -272,14 +272,12 @@ pub async fn show(
     let mut webhooks = Vec::new();
 
     if names_webhook {
-        let found = visit.manage().webhooks(visit.user(), None, MAX_CHOICES);
-        let choice = |webhook: crate::manage::Webhook| (webhook.id, webhook.settings.name);
-        webhooks.extend(found.await?.items.into_iter().map(choice));
+        webhooks = visit.webhooks().await?;
     }
 
     let wanted: Option<Uuid> = fields.one("webhook").parse().ok();
-    let is_wanted = |(id, _): &&(Uuid, String)| wanted.is_none_or(|wanted| wanted == *id);
-    let chosen = webhooks.iter().find(is_wanted).map(|(id, _)| *id);
+    let mut ids = webhooks.iter().map(|webhook| webhook.id);
+    let chosen = ids.find(|id| wanted.is_none_or(|wanted| wanted == *id));
     let fill = |html: &str| match chosen.map(|id| id.to_string()) {
         Some(id) => html
             .replace(EXAMPLE_WEBHOOK, &id)

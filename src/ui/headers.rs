@@ -5,19 +5,16 @@ use axum::extract::{Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use sha2::{Digest, Sha256};
 use url::Url;
 
 use super::assets;
-use super::brand::Brand;
 use super::flash::{self, Flash};
 use super::page::HoldsSecret;
 use super::state::UiState;
 use crate::config::Config;
 use crate::http::middleware::add_headers;
 use crate::http::problem::Problem;
+use crate::http::{Brand, style_source};
 
 /// Returns the content security policy. It allows no scripts in pages, no styles in pages except
 /// those of the brand, and nothing from other origins except the logo.
@@ -25,10 +22,7 @@ pub fn policy(config: &Config, brand: &Brand) -> HeaderValue {
     let style = if brand.style.is_empty() {
         String::new()
     } else {
-        format!(
-            " 'sha256-{}'",
-            STANDARD.encode(Sha256::digest(&brand.style))
-        )
+        format!(" {}", style_source(&brand.style))
     };
 
     let logo = brand.logo.as_deref().and_then(|url| Url::parse(url).ok());

@@ -8,8 +8,8 @@ use super::error::PageError;
 use super::fields::Fields;
 use super::flash::Flash;
 use super::format::Count;
-use super::page::{Frame, Section, page, redirect};
-use super::state::webhook_path;
+use super::page::{Frame, Pages, Section, page, redirect};
+use super::state::{link, webhook_path};
 use super::time::Ago;
 use super::visit::{Ids, Visit};
 use crate::manage::{Cursor, Job, JobState, List, Webhook};
@@ -61,36 +61,28 @@ struct JobsPage {
     frame: Frame,
     webhook: Webhook,
     jobs: Vec<JobLine>,
-    is_first: bool,
     /// Whether the page offers to refresh itself.
     is_live: bool,
-    /// The cursor of the next page.
-    next: Option<String>,
+    pages: Pages,
 }
 
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let manage = visit.manage();
     let user = visit.user();
     let webhook = manage.webhook(user, id).await?;
-    let cursor = match fields.one("cursor") {
-        "" => None,
-        text => Some(Cursor::parse(List::Jobs(id), text).map_err(|_| PageError::no_such_page())?),
-    };
+    let cursor = fields.linked("cursor", |text| Cursor::parse(List::Jobs(id), text))?;
 
     let found = manage.jobs(user, id, cursor, PAGE).await?;
     let is_live = found.items.iter().any(|job| !job.state.has_ended());
     let jobs = found.items.into_iter().map(JobLine).collect();
-    let next = found.next.map(|cursor| cursor.to_string());
-    let frame = visit.frame(Section::Webhooks);
-    let is_first = cursor.is_none();
+    let path = |cursor: &str| link(&webhook_path(id, "/jobs"), [("cursor", cursor)]);
 
     Ok(page(&JobsPage {
-        frame,
+        frame: visit.frame(Section::Webhooks),
         webhook,
         jobs,
-        is_first,
         is_live,
-        next,
+        pages: Pages::new(fields.one("cursor"), found.next, path),
     }))
 }
 

@@ -12,8 +12,6 @@ use super::time::Ago;
 use super::visit::Visit;
 use crate::manage::{BriefHour, Countdown, Webhook};
 
-/// More than a user has, unless an operator sets a very high limit.
-const MAX_ROWS: usize = 200;
 const HOURS: i64 = 24;
 
 #[derive(Template)]
@@ -27,10 +25,9 @@ struct WebhooksPage {
 pub async fn show(visit: Visit) -> Result<Response, PageError> {
     let now = Timestamp::now();
     let manage = visit.manage();
-    let user = visit.user();
-    let webhooks = manage.webhooks(user, None, MAX_ROWS).await?.items;
+    let webhooks = visit.webhooks().await?;
     let hours = manage
-        .hours_of_all(user, now - SignedDuration::from_hours(HOURS))
+        .hours_of_all(visit.user(), now - SignedDuration::from_hours(HOURS))
         .await?;
     let row = |webhook: Webhook| {
         let sparkline = sparkline(&webhook, &hours, now);

@@ -3,15 +3,14 @@
 use askama::Template;
 use axum::response::Response;
 use jiff::{SignedDuration, Timestamp};
-use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::Fields;
 use super::format::{failure_label, outcome_label};
 use super::log_line::LogLine;
-use super::page::{Frame, Section, validated};
-use super::state::webhook_path;
+use super::page::{Frame, Pages, Section, validated};
+use super::state::{link, webhook_path};
 use super::time::{Ago, Exact, field};
 use super::visit::{Ids, Visit};
 use crate::domain::time::millis;
@@ -31,8 +30,8 @@ const RANGES: [(&str, i64); 3] = [
     ("Last 24 hours", 24),
     ("Last 7 days", 168),
 ];
-/// More than a user has, unless an operator sets a very high limit.
-const MAX_WEBHOOKS: usize = 200;
+/// The formats of the export: the label and the name in the API.
+const FORMATS: [(&str, &str); 2] = [("CSV", "csv"), ("NDJSON", "ndjson")];
 
 #[derive(Template)]
 #[template(path = "ui/logs.html")]
@@ -50,18 +49,15 @@ struct LogsPage {
     errors: Vec<String>,
     lines: Vec<LogLine>,
     is_filtered: bool,
-    is_first: bool,
     /// The time back to which was searched, if the search stopped early.
     searched_to: Option<Timestamp>,
     /// The labels and paths of time ranges, with the other filters.
     ranges: [(&'static str, String); 3],
     /// The path of the log without filters.
     path: String,
-    /// The paths of the first page of this list, and of the next.
-    first: String,
-    next: Option<String>,
-    /// The path of the export, without its format.
-    export: String,
+    pages: Pages,
+    /// The labels and paths of the exports.
+    exports: [(&'static str, String); 2],
 }
 
 /// A field of the filter's form.
@@ -205,8 +201,7 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
 
 /// Shows the log of all webhooks of the account.
 pub async fn show_all(visit: Visit, fields: Fields) -> Result<Response, PageError> {
-    let all = visit.manage().webhooks(visit.user(), None, MAX_WEBHOOKS);
-    let webhooks = all.await?.items;
+    let webhooks = visit.webhooks().await?;
     render(visit, LogScope::Account, None, webhooks, fields).await
 }
 
@@ -224,32 +219,28 @@ async fn render(
     };
 
     let is_valid = query.errors.is_empty();
-    let (entries, next, is_partial) = match is_valid {
-        true => search(&visit, &query).await?,
-        false => (Vec::new(), None, false),
+    let (entries, next, is_partial) = if is_valid {
+        search(&visit, &query).await?
+    } else {
+        (Vec::new(), None, false)
     };
 
-    let names = FILTERS.iter().map(|field| field.name);
-    let names = names.chain(["webhook_id", "since", "until"]);
-    let given = names
-        .map(|name| (name, fields.one(name)))
-        .filter(|(_, value)| !value.is_empty());
-    let text = Serializer::new(String::new())
-        .extend_pairs(given.clone())
-        .finish();
     let path = match &webhook {
         Some(webhook) => webhook_path(webhook.id, "/logs"),
         None => ALL.to_owned(),
     };
 
-    let others = given.filter(|(name, _)| !["since", "until"].contains(name));
+    let names = FILTERS.iter().map(|field| field.name).chain(["webhook_id"]);
+    let others: Vec<(&str, &str)> = names.map(|name| (name, fields.one(name))).collect();
+    let times = ["since", "until"].map(|name| (name, fields.one(name)));
+    let at = |cursor: &str| link(&path, [&*others, &times, &[("cursor", cursor)]].concat());
+
     let ranges = RANGES.map(|(label, hours)| {
         let since = field(Timestamp::now() - SignedDuration::from_hours(hours));
-        let query = Serializer::new(String::new())
-            .extend_pairs(others.clone())
-            .append_pair("since", &since)
-            .finish();
-        (label, format!("{path}?{query}"))
+        (
+            label,
+            link(&path, [&*others, &[("since", &since)]].concat()),
+        )
     });
 
     let line = |entry: Entry| LogLine {
@@ -263,6 +254,8 @@ async fn render(
         Some(_) => Section::Webhooks,
         None => Section::Logs,
     };
+    let only = selected.or(webhook.as_ref().map(|webhook| webhook.id));
+    let exports = exports(&visit, &query.filter, only, &fields);
 
     let template = LogsPage {
         frame: visit.frame(section),
@@ -274,21 +267,10 @@ async fn render(
         since: query.filter.since,
         until: query.filter.until,
         errors: query.errors,
-        is_filtered: !text.is_empty(),
-        is_first: fields.one("cursor").is_empty(),
+        is_filtered: at("") != path,
         searched_to: next.filter(|_| is_partial).map(Cursor::time),
-        next: next.map(|cursor| format!("{path}?{text}&cursor={cursor}")),
-        first: if text.is_empty() {
-            path.clone()
-        } else {
-            format!("{path}?{text}")
-        },
-        export: export_path(
-            &visit,
-            &query.filter,
-            selected.or(webhook.as_ref().map(|webhook| webhook.id)),
-            &fields,
-        ),
+        pages: Pages::new(fields.one("cursor"), next, at),
+        exports,
         ranges,
         path,
         webhook,
@@ -299,34 +281,28 @@ async fn render(
     Ok(validated(is_valid, &template))
 }
 
-/// Returns the path in the API that exports what the page lists, without the format.
-fn export_path(
+/// Returns the labels and the paths of what exports the page's list in the API.
+fn exports(
     visit: &Visit,
     filter: &LogFilter,
     webhook: Option<Uuid>,
     fields: &Fields,
-) -> String {
-    let mut query = Serializer::new(String::new());
-
-    for field in &FILTERS {
-        let value = fields.one(field.name);
-        if !value.is_empty() {
-            query.append_pair(field.name, value);
-        }
-    }
-
+) -> [(&'static str, String); 2] {
+    let path = format!("{}/logs", visit.state.api.base_path());
+    let filters = FILTERS
+        .iter()
+        .map(|field| (field.name, fields.one(field.name)));
+    let webhook = webhook.map(|id| id.to_string()).unwrap_or_default();
     // The API expects a time zone.
-    let times = [("since", filter.since), ("until", filter.until)];
-    for (name, time) in times {
-        if let Some(time) = time {
-            query.append_pair(name, &millis(time));
-        }
-    }
+    let [since, until] = [filter.since, filter.until].map(|at| at.map(millis).unwrap_or_default());
 
-    if let Some(webhook) = webhook {
-        query.append_pair("webhook_id", &webhook.to_string());
-    }
-
-    let base = visit.state.api.base_path();
-    format!("{base}/logs?{}", query.finish())
+    FORMATS.map(|(label, format)| {
+        let others = [
+            ("since", &*since),
+            ("until", &*until),
+            ("webhook_id", &*webhook),
+            ("format", format),
+        ];
+        (label, link(&path, filters.clone().chain(others)))
+    })
 }

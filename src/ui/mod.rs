@@ -3,7 +3,6 @@
 
 mod assets;
 mod audit;
-mod brand;
 mod catalogue;
 mod charts;
 mod comparison;

@@ -1,14 +1,15 @@
 //! The frame of every page, and responses made from templates.
 
+use std::fmt;
 use std::sync::Arc;
 
 use askama::Template;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
-use super::brand::Brand;
 use super::flash::Flash;
-use super::state::UiState;
+use super::state::{HOME, UiState};
+use crate::http::Brand;
 
 /// The values that every page shows besides its content.
 pub struct Frame {
@@ -40,12 +41,43 @@ pub enum Section {
     None,
 }
 
+/// The main navigation without the API reference: section, path and name.
+pub const SECTIONS: [(Section, &str, &str); 5] = [
+    (Section::Webhooks, HOME, "Webhooks"),
+    (Section::Logs, "/ui/logs", "Deliveries"),
+    (Section::Events, "/ui/events", "Events"),
+    (Section::Account, "/ui/tokens", "Account"),
+    (Section::Guide, "/ui/guide", "Guide"),
+];
+
+/// The links from one page of a list to others.
+pub struct Pages {
+    /// The path of the first page. None on it.
+    pub newest: Option<String>,
+    pub next: Option<String>,
+}
+
+impl Pages {
+    /// The page starts at `cursor`, which is empty on the first one. `path` returns the path of the
+    /// page that starts at a cursor.
+    pub fn new(
+        cursor: &str,
+        next: Option<impl fmt::Display>,
+        path: impl Fn(&str) -> String,
+    ) -> Pages {
+        Pages {
+            newest: (!cursor.is_empty()).then(|| path("")),
+            next: next.map(|next| path(&next.to_string())),
+        }
+    }
+}
+
 impl Frame {
     /// Returns the frame of a page that anybody may see.
     pub fn new(state: &UiState, is_framed: bool, section: Section) -> Frame {
         let docs = format!("{}/docs", state.api.base_path());
         Frame {
-            brand: state.brand.clone(),
+            brand: state.api.brand.clone(),
             ancestors: state.ancestors.clone(),
             is_framed,
             user: None,
@@ -75,9 +107,10 @@ pub fn with_status(status: StatusCode, template: &impl Template) -> Response {
 
 /// Responds with the page of a query, which shows the errors of an invalid one.
 pub fn validated(is_valid: bool, template: &impl Template) -> Response {
-    let status = match is_valid {
-        true => StatusCode::OK,
-        false => StatusCode::UNPROCESSABLE_ENTITY,
+    let status = if is_valid {
+        StatusCode::OK
+    } else {
+        StatusCode::UNPROCESSABLE_ENTITY
     };
     with_status(status, template)
 }

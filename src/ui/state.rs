@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::http::HeaderValue;
 use jiff::SignedDuration;
+use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
-use super::brand::Brand;
 use super::guide::Guide;
 use super::headers;
 use crate::api::ApiState;
@@ -18,7 +18,6 @@ pub const HOME: &str = "/ui";
 #[derive(Clone)]
 pub struct UiState {
     pub api: ApiState,
-    pub brand: Arc<Brand>,
     /// The content security policy of every page.
     pub policy: HeaderValue,
     /// The origins whose pages may show the web UI in a frame, separated by spaces.
@@ -32,13 +31,10 @@ pub struct UiState {
 
 impl UiState {
     pub fn new(config: &Config, api: ApiState) -> UiState {
-        let brand = Brand::new(config);
-
         UiState {
             guide: Guide::new(config, api.base_path()).into(),
+            policy: headers::policy(config, &api.brand),
             api,
-            policy: headers::policy(config, &brand),
-            brand: brand.into(),
             ancestors: config.ui.frame_ancestors.join(" ").into(),
             attempts: config.delivery.schedule().attempts(),
             retention: SignedDuration::from_hours(24 * i64::from(config.retention.days)),
@@ -49,4 +45,12 @@ impl UiState {
 /// Returns the path of a webhook's page, or with `rest` of one below it.
 pub fn webhook_path(webhook: Uuid, rest: &str) -> String {
     format!("{HOME}/webhooks/{webhook}{rest}")
+}
+
+/// Returns a path with a query of the fields that are not empty.
+pub fn link<'a>(path: &str, fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let given = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    let query = Serializer::new(String::new()).extend_pairs(given).finish();
+
+    format!("{path}?{query}").trim_end_matches('?').to_owned()
 }

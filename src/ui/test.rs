@@ -43,10 +43,7 @@ pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
         .one("webhook")
         .parse()
         .map_err(|_| Fault::NoSuchWebhook)?;
-    let event = match fields.one("event") {
-        "" => None,
-        name => Some(name.parse().map_err(|_| PageError::no_such_page())?),
-    };
+    let event = fields.linked("event", str::parse)?;
 
     // The receiver may take as long as the time limit of an attempt.
     drop(fields);

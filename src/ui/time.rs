@@ -51,9 +51,10 @@ fn ago(at: Timestamp, now: Timestamp) -> String {
 
     let plural = if number.abs() == 1 { "" } else { "s" };
 
-    match number < 0 {
-        true => format!("in {} {unit}{plural}", -number),
-        false => format!("{number} {unit}{plural} ago"),
+    if number < 0 {
+        format!("in {} {unit}{plural}", -number)
+    } else {
+        format!("{number} {unit}{plural} ago")
     }
 }
 

@@ -12,7 +12,8 @@ use super::error::PageError;
 use super::fields::Fields;
 use super::flash::Flash;
 use super::format::sentence;
-use super::page::{Frame, Section, page, redirect, secret_page, with_status};
+use super::page::{Frame, Pages, Section, page, redirect, secret_page, with_status};
+use super::state::link;
 use super::time::Ago;
 use super::visit::{Ids, Visit};
 use crate::domain::text;
@@ -35,7 +36,7 @@ const DEFAULT_LIFETIME: &str = "90";
 struct TokensPage {
     frame: Frame,
     tokens: Vec<Token>,
-    next: Option<String>,
+    pages: Pages,
     /// The name, scope and lifetime of the form, as submitted.
     name: String,
     scope: String,
@@ -60,14 +61,16 @@ impl TokensPage {
         TokensPage::state(token).1 == "good"
     }
 
-    async fn new(visit: &Visit, cursor: Option<Cursor>) -> Result<TokensPage, PageError> {
+    async fn new(visit: &Visit, fields: &Fields) -> Result<TokensPage, PageError> {
+        let cursor = fields.linked("cursor", |text| Cursor::parse(List::Tokens, text))?;
+        let path = |cursor: &str| link(PATH, [("cursor", cursor)]);
         let ListPage { items, next, .. } =
             visit.manage().tokens(visit.user(), cursor, PAGE).await?;
 
         Ok(TokensPage {
             frame: visit.frame(Section::Account),
             tokens: items,
-            next: next.map(|cursor| cursor.to_string()),
+            pages: Pages::new(fields.one("cursor"), next, path),
             name: String::new(),
             scope: Scope::Full.as_str().to_owned(),
             lifetime: DEFAULT_LIFETIME.to_owned(),
@@ -78,12 +81,7 @@ impl TokensPage {
 }
 
 pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
-    let cursor = match fields.one("cursor") {
-        "" => None,
-        text => Some(Cursor::parse(List::Tokens, text).map_err(|_| PageError::no_such_page())?),
-    };
-
-    Ok(page(&TokensPage::new(&visit, cursor).await?))
+    Ok(page(&TokensPage::new(&visit, &fields).await?))
 }
 
 #[derive(Template)]
@@ -132,7 +130,7 @@ pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError>
         }
     };
 
-    let listed = TokensPage::new(&visit, None).await?;
+    let listed = TokensPage::new(&visit, &fields).await?;
     let template = TokensPage {
         name: fields.one("name").to_owned(),
         scope: fields.one("scope").to_owned(),

@@ -5,17 +5,19 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::de::DeserializeOwned;
-use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::error::PageError;
 use super::fields::own_path;
 use super::flash::Flash;
 use super::page::{Frame, Section, is_framed};
-use super::state::{HOME, UiState};
+use super::state::{HOME, UiState, link};
 use crate::auth::authenticated;
 use crate::domain::event::UserId;
 use crate::manage::{Actor, Manage, Scope, Webhook};
+
+/// More than a user has, unless an operator sets a very high limit.
+const MAX_WEBHOOKS: usize = 200;
 
 /// A request of a signed-in user. All others are redirected to the sign-in page.
 pub struct Visit {
@@ -71,6 +73,12 @@ impl Visit {
         Ok(self.manage().webhook(self.user(), id).await?)
     }
 
+    /// Returns the user's webhooks.
+    pub async fn webhooks(&self) -> Result<Vec<Webhook>, PageError> {
+        let found = self.manage().webhooks(self.user(), None, MAX_WEBHOOKS);
+        Ok(found.await?.items)
+    }
+
     pub fn frame(&self, section: Section) -> Frame {
         Frame {
             user: Some(self.user().to_string()),
@@ -91,15 +99,9 @@ fn to_sign_in(parts: &Parts) -> Redirect {
     let next = uri
         .path_and_query()
         .and_then(|path| own_path(path.as_str()));
-    match next.filter(|path| *path != HOME && parts.method == Method::GET) {
-        Some(path) => {
-            let query = Serializer::new(String::new())
-                .append_pair("next", path)
-                .finish();
-            Redirect::to(&format!("/ui/login?{query}"))
-        }
-        None => Redirect::to("/ui/login"),
-    }
+    let next = next.filter(|path| *path != HOME && parts.method == Method::GET);
+
+    Redirect::to(&link("/ui/login", [("next", next.unwrap_or_default())]))
 }
 
 /// The IDs in the path. If the path has other text in their place, the page does not exist.

@@ -76,6 +76,14 @@ struct WebhookPage {
     unavailable: Vec<&'static str>,
 }
 
+impl WebhookPage {
+    /// Whether there are attempts in the statistics.
+    fn has_attempts(&self) -> bool {
+        let mut panels = self.panels.iter();
+        panels.any(|panel| panel.total.attempts() > 0)
+    }
+}
+
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let now = Timestamp::now();
     let manage = visit.manage();

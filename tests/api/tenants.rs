@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::fixture::Service;
-use crate::support::one;
+use crate::support::{one, run_sql};
 
 #[tokio::test]
 async fn another_user_s_webhook_is_not_found_by_any_operation() {
@@ -137,5 +137,54 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
             .expect(200)
             .json()["state"],
         "finished"
+    );
+}
+
+#[tokio::test]
+async fn values_of_filters_are_those_of_the_account() {
+    let service = Service::start().await;
+    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, data, sequence, label_id)
+                select gen_random_uuid(), user_id, kind, now(), data::json, sequence, label_id
+                from (values
+                    ('owner', 'delivery.completed', 1, 7, '{\"release_cat\": \"CAT-001\", \"outlet_id\": 12, \"status\": \"complete\"}'),
+                    ('owner', 'delivery.completed', 2, 7, '{\"release_cat\": \"CAT-002\", \"outlet_id\": 12, \"outlet_name\": \"Spotify\"}'),
+                    ('owner', 'distribution.outlet.status_changed', 3, 8, '{\"status\": \"on_hold\"}'),
+                    ('owner', 'delivery.failed', 4, null, '{\"outlet_id\": 13}'),
+                    ('stranger', 'delivery.failed', 5, 9, '{\"outlet_id\": 14, \"status\": \"secret\"}')
+                ) as event (user_id, kind, sequence, label_id, data)";
+    run_sql(&service.sql, fill).await;
+
+    let values = async |user: &str| {
+        let api = service.api(user).await;
+        api.get("/webhooks/filter-values").await.expect(200).json()
+    };
+    let own = values("owner").await;
+
+    assert_eq!(
+        own["label_ids"],
+        json!([{ "id": 8, "newest_release": null }, { "id": 7, "newest_release": "CAT-002" }])
+    );
+    assert_eq!(
+        own["outlet_ids"],
+        json!([{ "id": 13, "name": null }, { "id": 12, "name": "Spotify" }])
+    );
+
+    // Those of the catalogue follow those of the events.
+    let statuses = own["statuses"].as_array().unwrap();
+    assert_eq!(statuses[..2], [json!("on_hold"), json!("complete")]);
+    assert!(statuses.contains(&json!("require_changes")) && !statuses.contains(&json!("secret")));
+
+    let others = values("stranger").await;
+    assert_eq!(
+        others["label_ids"],
+        json!([{ "id": 9, "newest_release": null }])
+    );
+    assert_eq!(others["outlet_ids"], json!([{ "id": 14, "name": null }]));
+    assert_eq!(others["statuses"][0], "secret");
+
+    let nobody = values("nobody").await;
+    assert_eq!(
+        (&nobody["label_ids"], &nobody["outlet_ids"]),
+        (&json!([]), &json!([]))
     );
 }

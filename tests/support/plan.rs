@@ -53,6 +53,54 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
     }
 }
 
+const LOG_TYPES: &str = "text, uuid[], uuid, uuid, bigint, uuid[], text, text, timestamptz, timestamptz, smallint, \
+                         text, text, uuid, bigint";
+const NIL: &str = "00000000-0000-0000-0000-000000000000";
+const MAX: &str = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+
+/// The arguments of a statement that lists entries: `rest` are those of the filters.
+fn log_arguments(user: &str, webhook: &str, rest: &str) -> String {
+    format!("'{user}', '{{{webhook}}}', '{NIL}', '{MAX}', 250, {rest}, 51")
+}
+
+/// Asserts that every combination of the filters of the delivery log reads entries by an index. What
+/// it reads is bounded: a page that has not read all says that it is partial.
+pub async fn assert_filters_stay_on_indexes(client: &Client, user: &str, webhook: &str) {
+    let filters = [
+        "'delivery.failed'",
+        "'failed'",
+        "now() - interval '2 days'",
+        "now()",
+        "5",
+        "'dns'",
+        "'12'",
+        &format!("'{NIL}'"),
+    ];
+    let ListStatements {
+        all,
+        failures,
+        of_events,
+    } = &*LIST;
+    let events = format!("'{{{NIL},{MAX}}}'");
+
+    for (what, statement, events) in [
+        ("the log", all, "null"),
+        ("the log of failures", failures, "null"),
+        ("entries of events", of_events, &*events),
+    ] {
+        for combination in 0..1 << filters.len() {
+            let is_given = |index: usize| combination & (1 << index) != 0;
+            let given = filters.iter().enumerate();
+            let given = given.map(|(index, value)| if is_given(index) { value } else { "null" });
+            let given: Vec<&str> = [events].into_iter().chain(given).collect();
+            let arguments = log_arguments(user, webhook, &given.join(", "));
+
+            let plans = plans(client, statement, LOG_TYPES, &arguments).await;
+            assert_stays_on_indexes(&format!("{what} ({arguments})"), &plans);
+        }
+    }
+}
+
 /// The statements by which the API and the web UI read: their purpose, text, parameter types, and
 /// arguments for `user` and `webhook`.
 pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
@@ -67,12 +115,10 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
     const RELEASES: &str = walhook::sql::store::event::RELEASES_OF_CATALOGUE;
     const OF_RELEASES: &str = walhook::sql::store::event::FIND_OF_RELEASES;
     const OF_TRACK: &str = walhook::sql::store::event::FIND_OF_TRACK;
-    const LOG_TYPES: &str = "text, uuid[], uuid, uuid, bigint, uuid[], text, text, timestamptz, timestamptz, smallint, \
-                             text, text, uuid, bigint";
+    const NEWEST: &str = walhook::sql::store::event::FEED_NEWEST;
+    const FILTER_VALUES: &str = walhook::sql::store::event::FILTER_VALUES;
 
-    let nil = "00000000-0000-0000-0000-000000000000";
-    let max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
-    let log = |rest: &str| format!("'{user}', '{{{webhook}}}', '{nil}', '{max}', 250, {rest}, 51");
+    let log = |rest: &str| log_arguments(user, webhook, rest);
     let ListStatements {
         all,
         failures,
@@ -84,7 +130,7 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
             "webhooks",
             GET,
             "text, uuid, uuid, bigint",
-            format!("'{user}', '{nil}', '{max}', 51"),
+            format!("'{user}', '{NIL}', '{MAX}', 51"),
         ),
         (
             "a webhook",
@@ -118,7 +164,7 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
             of_events,
             LOG_TYPES,
             log(&format!(
-                "'{{{nil},{max}}}', null, null, null, null, null, null, null, '{nil}'"
+                "'{{{NIL},{MAX}}}', null, null, null, null, null, null, null, '{NIL}'"
             )),
         ),
         (
@@ -131,19 +177,31 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
             "events of releases",
             OF_RELEASES,
             "text, bigint[], bigint, uuid, bigint, bigint",
-            format!("'{user}', '{{7}}', null, '{max}', 5000, 501"),
+            format!("'{user}', '{{7}}', null, '{MAX}', 5000, 501"),
         ),
         (
             "events of a track",
             OF_TRACK,
             "text, bigint, uuid, bigint, bigint",
-            format!("'{user}', 7, '{max}', 5000, 501"),
+            format!("'{user}', 7, '{MAX}', 5000, 501"),
+        ),
+        (
+            "the newest events",
+            NEWEST,
+            "text, bigint, bigint, text, bigint",
+            format!("'{user}', 9223372036854775807, 0, null, 51"),
+        ),
+        (
+            "values of filters",
+            FILTER_VALUES,
+            "text, bigint, bigint",
+            format!("'{user}', 2000, 500"),
         ),
         (
             "failures among the newest entries",
             ERRORS,
             "text, uuid, uuid, bigint",
-            format!("'{user}', '{webhook}', '{nil}', 1000"),
+            format!("'{user}', '{webhook}', '{NIL}', 1000"),
         ),
         (
             "the hours of a user",
@@ -161,19 +219,19 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
             "a delivery",
             DELIVERY,
             "text, uuid, uuid, uuid",
-            format!("'{user}', '{webhook}', '{nil}', '{nil}'"),
+            format!("'{user}', '{webhook}', '{NIL}', '{NIL}'"),
         ),
         (
             "the attempts of a delivery",
             ATTEMPTS,
             "text, uuid, uuid, uuid, uuid, bigint",
-            format!("'{user}', '{webhook}', '{nil}', '{nil}', '{nil}', 200"),
+            format!("'{user}', '{webhook}', '{NIL}', '{NIL}', '{NIL}', 200"),
         ),
         (
             "an entry",
             ENTRY,
             "text, uuid, uuid",
-            format!("'{user}', '{webhook}', '{nil}'"),
+            format!("'{user}', '{webhook}', '{NIL}'"),
         ),
     ]
 }

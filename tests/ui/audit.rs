@@ -11,7 +11,7 @@ use crate::browser::Browser;
 /// The limit for a page with its assets, as transferred.
 const MAX_BYTES: u64 = 50_000;
 /// The limit for a page before compression.
-pub const MAX_PAGE_BYTES: u64 = 60_000;
+pub const MAX_PAGE_BYTES: usize = 60_000;
 
 /// Returns the path to which `scripts/install-dependencies test ui` downloads axe-core.
 pub fn axe_path() -> PathBuf {
@@ -117,6 +117,6 @@ async fn check_loaded(browser: &Browser, path: &str) {
     }
 
     assert!(sum < MAX_BYTES, "{path} has {sum} bytes: {loaded}");
-    let page = loaded[0][2].as_u64().expect("a size");
+    let page = loaded[0][2].as_u64().expect("a size") as usize;
     assert!(page < MAX_PAGE_BYTES, "{path} has {page} bytes of HTML");
 }

@@ -314,6 +314,18 @@ impl Walkthrough {
             .await;
 
         self.browser.visit(&format!("/ui/webhooks/{id}/logs")).await;
+
+        // A phone shows the results first.
+        if self.browser.kind == Kind::Phone {
+            assert_eq!(
+                self.browser
+                    .evaluate("return document.querySelector('#event').checkVisibility()")
+                    .await,
+                false
+            );
+            self.browser.click(".more summary").await;
+        }
+
         self.browser.choose("#event", DISTRIBUTED).await;
         self.browser.choose("#outcome", "failed").await;
         self.browser.choose("#status", "5xx").await;
@@ -417,7 +429,7 @@ impl Walkthrough {
 
         let compared = self.browser.text_of(".comparison").await;
         assert!(
-            compared.contains("200") && compared.contains("503") && compared.contains("differs"),
+            compared.contains("200") && compared.contains("503"),
             "{compared}"
         );
         self.check().await;

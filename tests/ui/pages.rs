@@ -48,19 +48,27 @@ async fn check_every_page(kind: Kind) {
         )
         .await;
 
-    for number in 1..3 {
-        let url = stage.receiver.url(&format!(
-            "/a/rather/long/path/that/has/to/be/broken/somewhere/{number}"
-        ));
-        stage
-            .api
-            .create_webhook(&url, &["payment.statement_ready"])
-            .await;
+    let mut pages = stage.pages(&webhook).await;
+    let store = stage.app.store().await;
+
+    for state in [
+        "disabled_at = now(), disabled_reason = '100 failures in a row: no answer within 10 s'",
+        "disabled_at = null",
+    ] {
+        let url = "/a/rather/long/path/that/has/to/be/broken/somewhere";
+        let url = stage.receiver.url(url);
+        let events = ["payment.statement_ready"];
+        let (id, _) = stage.api.create_webhook(&url, &events).await;
+        let update =
+            format!("update walhook.webhook set active = false, {state} where id = '{id}'");
+
+        run_sql(&store, &update).await;
+        pages.push(("webhook", format!("/ui/webhooks/{id}")));
     }
 
     let browser = stage.browser(kind).await;
 
-    for (_, path) in &stage.pages(&webhook).await {
+    for (_, path) in &pages {
         browser.visit(path).await;
         audit::check(&browser).await;
     }

@@ -34,19 +34,18 @@ fn link(origin: &str, user: &str) -> String {
     printed.trim().replace(PUBLISHED, origin)
 }
 
-/// Serves the guide's page, on another site than the web UI. Returns its origin.
-async fn serve(listener: TcpListener, origin: String) -> String {
-    let address = format!("http://localhost:{}", listener.local_addr().unwrap().port());
+/// Serves the guide's page, with these attributes of the frame.
+fn serve(listener: TcpListener, origin: String, attributes: &'static str) {
     let page = move || {
         let link = link(&origin, "42");
         let page = published("html").replace(PUBLISHED, &origin);
         let page = page.replace("LINK", &link);
+        let page = page.replace("<iframe ", &format!("<iframe {attributes} "));
         async move { Html(format!("<!DOCTYPE html><title>Platform</title>{page}")) }
     };
 
     let router = Router::new().route("/", get(page));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    address
 }
 
 fn settings(app: &mut TestApp, ancestors: &str) {
@@ -57,6 +56,7 @@ fn settings(app: &mut TestApp, ancestors: &str) {
     }
 }
 
+/// Returns a listener and its origin, which is on another site than the web UI.
 async fn bind() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://localhost:{}", listener.local_addr().unwrap().port());
@@ -76,15 +76,15 @@ async fn the_platform_s_page_embeds_the_web_ui() {
     }
 
     let (listener, platform) = bind().await;
-    let (other_listener, _) = bind().await;
+    let (other_listener, other) = bind().await;
     let mut app = TestApp::prepare().await;
     settings(&mut app, &platform);
 
     let stage = Stage::start_with(app).await;
-    let page = serve(listener, stage.origin()).await;
-    let other = serve(other_listener, stage.origin()).await;
+    serve(listener, stage.origin(), "");
+    serve(other_listener, stage.origin(), "");
 
-    let browser = Browser::start(Kind::Desktop, &page).await;
+    let browser = Browser::start(Kind::Desktop, &platform).await;
     browser.visit("/").await;
 
     // The link has signed in, although the web UI is on another site.
@@ -171,6 +171,88 @@ async fn the_platform_s_page_embeds_the_web_ui() {
 }
 
 #[tokio::test]
+async fn a_frame_of_the_same_site_shares_the_session_of_a_tab() {
+    if !browser::is_available() {
+        return;
+    }
+
+    let (listener, platform) = bind().await;
+    // Sites of addresses are told apart by the address.
+    let platform = platform.replace("localhost", "127.0.0.1");
+    let mut app = TestApp::prepare().await;
+    settings(&mut app, &platform);
+
+    let stage = Stage::start_with(app).await;
+    let web_ui = stage.origin();
+    let page = format!("<!DOCTYPE html><title>Platform</title><iframe src='{web_ui}/ui'></iframe>");
+    let router = Router::new().route("/", get(async move || Html(page)));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+
+    let browser = stage.browser(Kind::Desktop).await;
+    browser.driver.goto(&platform).await.unwrap();
+    browser.driver.enter_frame(0).await.unwrap();
+    browser.wait_for_text("No webhooks yet").await;
+}
+
+#[tokio::test]
+async fn a_sandboxed_frame_needs_what_the_guide_names() {
+    if !browser::is_available() {
+        return;
+    }
+
+    let signed_in = "No webhooks yet";
+    let frames = [
+        (
+            "sandbox='allow-scripts allow-forms allow-same-origin'",
+            false,
+            signed_in,
+        ),
+        ("sandbox='allow-forms allow-same-origin'", true, signed_in),
+        (
+            "sandbox='allow-scripts allow-forms'",
+            false,
+            "A page of another site made the browser send the request",
+        ),
+        (
+            "sandbox='allow-scripts allow-same-origin'",
+            true,
+            "This link signs you in",
+        ),
+    ];
+    let mut listeners = Vec::new();
+    let mut origins = Vec::new();
+
+    for _ in &frames {
+        let (listener, origin) = bind().await;
+        listeners.push(listener);
+        origins.push(origin);
+    }
+
+    let mut app = TestApp::prepare().await;
+    settings(&mut app, &origins.join(","));
+    let stage = Stage::start_with(app).await;
+
+    for ((frame, is_clicked, shown), (listener, page)) in
+        frames.into_iter().zip(listeners.into_iter().zip(&origins))
+    {
+        serve(listener, stage.origin(), frame);
+        let browser = Browser::start(Kind::Desktop, page).await;
+        browser.visit("/").await;
+        browser.driver.enter_frame(0).await.unwrap();
+
+        if is_clicked {
+            browser.click("main button").await;
+        }
+
+        browser.wait_for_text(shown).await;
+    }
+
+    let store = stage.app.store().await;
+    let used: i64 = one(&store, "select count(*) from walhook.used_link").await;
+    assert_eq!(used, 2, "the other frames have used no link");
+}
+
+#[tokio::test]
 async fn the_brand_is_shown_and_stays_readable() {
     if !browser::is_available() {
         return;
@@ -205,6 +287,18 @@ async fn the_brand_is_shown_and_stays_readable() {
         json!(["rgb(230, 184, 0)", "rgb(18, 19, 22)"])
     );
     crate::audit::assert_silent(&browser, "a page with a brand").await;
+
+    // Also in the API reference.
+    browser.visit("/api/public/docs").await;
+    browser.wait_for_text("Aurora & Sons").await;
+    let colors =
+        "const style = (element, name) => getComputedStyle(document.querySelector(element))[name];
+                  return [style('main a', 'color'), style('body', 'backgroundColor')]";
+    assert_eq!(
+        browser.evaluate(colors).await,
+        json!(["rgb(230, 184, 0)", "rgb(18, 19, 22)"])
+    );
+    crate::audit::check(&browser).await;
 }
 
 #[tokio::test]

@@ -108,6 +108,9 @@ impl Scene {
             store.execute(sql, &[&failing]).await.unwrap();
         }
 
+        let since =
+            "update walhook.webhook set failing_since = now() - interval '3 hours' where id = $1";
+        store.execute(since, &[&failing]).await.unwrap();
         store.execute(HISTORY, &[&working]).await.unwrap();
         let url = self.stage.receiver.url("/working/moved");
         api.patch(&webhook(&self.working), json!({ "url": url }))
@@ -176,12 +179,11 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
     visitor.click("nav a[href='/ui/logs']").await;
     browser.fill("#catalogue", "cat-001").await;
     browser.fill("#outlet", "spotify").await;
-    browser.choose("#webhook_id", failing).await;
     visitor.click(".filters .actions button").await;
     browser
         .wait_for_path("a search", |path| path.contains("catalogue="))
         .await;
-    visitor.click("[data-entry] a").await;
+    visitor.click("[data-entry]:has(.warn) a").await;
     visitor
         .sees(&["CAT-001 · Spotify", "Timeline", "Failed, will retry", "503"])
         .await;
@@ -189,10 +191,16 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
 
     // Which receivers fail, since when and why?
     visitor.start().await;
-    visitor.sees(&["Aurora Recordings", "0 / 4"]).await;
+    visitor
+        .sees(&["Aurora Recordings", "0 / 4", "First failure 3 hours ago"])
+        .await;
     visitor.click_webhook(failing).await;
     visitor
-        .sees(&["4 failures in a row", "HTTP error status", "503"])
+        .sees(&[
+            "4 failures in a row, the first 3 hours ago",
+            "HTTP error status",
+            "503",
+        ])
         .await;
     shown("question-2-failing-receiver").await;
 
@@ -262,6 +270,7 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
     visitor
         .sees(&["Catalogue", "Delivered", "Aurora Recordings", "Pending"])
         .await;
+    assert_eq!(browser.text_of("h1").await, "CAT-001 · Example Music");
     shown("question-8-event-at-all-webhooks").await;
 
     // What exactly did we send, and what did they answer?

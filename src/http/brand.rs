@@ -1,6 +1,10 @@
-//! How the web UI looks: name, logo, accent colour and colour scheme.
+//! How the web UI and the API reference look: name, logo, accent colour and colour scheme.
 
 use std::fmt::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
 
 use crate::config::{Color, ColorScheme, Config};
 
@@ -54,6 +58,11 @@ impl Brand {
             style,
         }
     }
+}
+
+/// Returns the source by which a content security policy allows a style in a page.
+pub fn style_source(style: &str) -> String {
+    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(style)))
 }
 
 /// Mixes a colour with as little of `with` as text in it needs on the background.
