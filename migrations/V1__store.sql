@@ -492,17 +492,6 @@ create index attempt_event on walhook.attempt (event_id);
 -- Finds failures among many successes, which have no entry in it.
 create index attempt_failed on walhook.attempt (webhook_id, id) where outcome <> 'delivered';
 
--- Attempts that were in flight when their delivery was redelivered or cancelled. Their outcome
--- changes nothing any more, but they were made, and have a row in the attempt log. A row goes when
--- the outcome is known, or after a day.
-create table walhook.superseded_attempt (
-    delivery_id uuid not null,
-    -- The lease under which the attempt was made.
-    lease       uuid not null,
-    noted_at    timestamptz not null default now(),
-    primary key (delivery_id, lease)
-);
-
 -- The outcomes of a webhook's attempts, by the hour in which they began. Tests are not counted.
 create table walhook.webhook_hour (
     webhook_id         uuid not null,

@@ -3,6 +3,7 @@
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
+use super::handoffs::{Handoffs, Locked, unpack};
 use super::statement::{FromRow, Params, Statements, column};
 use super::{Result, Store, StoreError};
 use crate::domain::cell::{self, Cell, CellFault, Shard, Shards};
@@ -75,6 +76,7 @@ impl Store {
                 .run(sql::cell::SET_STORE_ID, &[&cell.store])
                 .await?;
 
+            unpack(transaction, Handoffs::All, Locked::Wait).await?;
             let first = i32::from(cell.shards.first.0);
             let last = i32::from(cell.shards.last.0);
             transaction

@@ -107,6 +107,7 @@ pub(super) async fn record(
 /// Which hand-offs to unpack.
 #[derive(Clone, Copy, Debug)]
 pub enum Handoffs<'a> {
+    All,
     Older(Duration),
     /// Those with deliveries of a webhook.
     OfWebhook(Uuid),
@@ -128,6 +129,7 @@ pub async fn unpack(
 ) -> Result<u64> {
     let (mut age, mut webhook, mut leases, mut limit) = (None, None, None, None);
     match handoffs {
+        Handoffs::All => {}
         Handoffs::Older(than) => (age, limit) = (Some(than.as_secs_f64()), Some(UNPACKED_AT_ONCE)),
         Handoffs::OfWebhook(id) => webhook = Some(id),
         Handoffs::Leased([]) => return Ok(0),
