@@ -129,7 +129,7 @@ impl Cells {
         for cell in [&self.a, &self.b] {
             cell.wait_for_count("select log_number from walhook.checkpoint", last as usize)
                 .await;
-            cell.wait_for_count("select count(*) from walhook.delivery", 0)
+            cell.wait_for_count("select count(*) from walhook.pending", 0)
                 .await;
         }
 
@@ -522,7 +522,7 @@ async fn a_cell_is_split_under_load_and_each_event_is_delivered_by_one_half() {
     for half in [&cell, &new] {
         half.wait_for_count("select log_number from walhook.checkpoint", payments.len())
             .await;
-        half.wait_for_count("select count(*) from walhook.delivery", 0)
+        half.wait_for_count("select count(*) from walhook.pending", 0)
             .await;
     }
 
