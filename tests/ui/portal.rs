@@ -34,13 +34,12 @@ fn link(origin: &str, user: &str) -> String {
     printed.trim().replace(PUBLISHED, origin)
 }
 
-/// Serves the guide's page, with these attributes of the frame.
-fn serve(listener: TcpListener, origin: String, attributes: &'static str) {
+/// Serves the guide's page.
+fn serve(listener: TcpListener, origin: String) {
     let page = move || {
         let link = link(&origin, "42");
         let page = published("html").replace(PUBLISHED, &origin);
         let page = page.replace("LINK", &link);
-        let page = page.replace("<iframe ", &format!("<iframe {attributes} "));
         async move { Html(format!("<!DOCTYPE html><title>Platform</title>{page}")) }
     };
 
@@ -81,8 +80,8 @@ async fn the_platform_s_page_embeds_the_web_ui() {
     settings(&mut app, &platform);
 
     let stage = Stage::start_with(app).await;
-    serve(listener, stage.origin(), "");
-    serve(other_listener, stage.origin(), "");
+    serve(listener, stage.origin());
+    serve(other_listener, stage.origin());
 
     let browser = Browser::start(Kind::Desktop, &platform).await;
     browser.visit("/").await;
@@ -192,64 +191,6 @@ async fn a_frame_of_the_same_site_shares_the_session_of_a_tab() {
     browser.driver.goto(&platform).await.unwrap();
     browser.driver.enter_frame(0).await.unwrap();
     browser.wait_for_text("No webhooks yet").await;
-}
-
-#[tokio::test]
-async fn a_sandboxed_frame_needs_what_the_guide_names() {
-    if !browser::is_available() {
-        return;
-    }
-
-    let signed_in = "No webhooks yet";
-    let frames = [
-        (
-            "sandbox='allow-scripts allow-forms allow-same-origin'",
-            false,
-            signed_in,
-        ),
-        ("sandbox='allow-forms allow-same-origin'", true, signed_in),
-        (
-            "sandbox='allow-scripts allow-forms'",
-            false,
-            "A page of another site made the browser send the request",
-        ),
-        (
-            "sandbox='allow-scripts allow-same-origin'",
-            true,
-            "This link signs you in",
-        ),
-    ];
-    let mut listeners = Vec::new();
-    let mut origins = Vec::new();
-
-    for _ in &frames {
-        let (listener, origin) = bind().await;
-        listeners.push(listener);
-        origins.push(origin);
-    }
-
-    let mut app = TestApp::prepare().await;
-    settings(&mut app, &origins.join(","));
-    let stage = Stage::start_with(app).await;
-
-    for ((frame, is_clicked, shown), (listener, page)) in
-        frames.into_iter().zip(listeners.into_iter().zip(&origins))
-    {
-        serve(listener, stage.origin(), frame);
-        let browser = Browser::start(Kind::Desktop, page).await;
-        browser.visit("/").await;
-        browser.driver.enter_frame(0).await.unwrap();
-
-        if is_clicked {
-            browser.click("main button").await;
-        }
-
-        browser.wait_for_text(shown).await;
-    }
-
-    let store = stage.app.store().await;
-    let used: i64 = one(&store, "select count(*) from walhook.used_link").await;
-    assert_eq!(used, 2, "the other frames have used no link");
 }
 
 #[tokio::test]
