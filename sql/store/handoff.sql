@@ -30,8 +30,8 @@ delete from walhook.handoff where lease = any ($1::uuid[]) and bit_count(open) =
 
 -- name: unpack
 -- Makes rows of the deliveries that have not been recorded. They keep their lease. Skips hand-offs
--- that another transaction has locked, unless the words are left out. The removal returns the newest
--- version of each: a reading of the same moment would miss what was recorded while this waited. Each
+-- that another transaction has locked; without `skip locked`, it waits for them. The removal returns
+-- the newest version of each: the statement's snapshot lacks what was recorded while it waited. Each
 -- condition applies unless it is null: $1 age in seconds, $2 webhook, $3 leases. $4 hand-offs at
 -- most
 with picked as materialized (

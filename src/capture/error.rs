@@ -108,7 +108,7 @@ pub enum CaptureError {
     #[error("{0}")]
     Cell(CellFault),
     #[error(
-        "another process reads the log for cell {0}, and it is not of this store, or has just died: two stores cannot be the same          cell. Stop the processes of the other one"
+        "another process reads the log for cell {0}, and it is not of this store, or has just died: two stores cannot be the same cell. Stop the processes of the other one"
     )]
     CellHeld(String),
     #[error("the replication stream contains something unexpected: {0}")]

@@ -50,6 +50,11 @@ impl Shards {
         (self.first..=self.last).contains(&shard)
     }
 
+    /// Returns the first and the last shard, as the store has them.
+    pub fn bounds(self) -> (i32, i32) {
+        (self.first.0.into(), self.last.0.into())
+    }
+
     /// Returns the lower and the upper half. None if there is one shard.
     pub fn halves(self) -> Option<(Shards, Shards)> {
         let Shards { first, last } = self;

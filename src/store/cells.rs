@@ -77,8 +77,7 @@ impl Store {
                 .await?;
 
             unpack(transaction, Handoffs::All, Locked::Wait).await?;
-            let first = i32::from(cell.shards.first.0);
-            let last = i32::from(cell.shards.last.0);
+            let (first, last) = cell.shards.bounds();
             transaction
                 .run(sql::cell::REMOVE_MOVED, &[&first, &last])
                 .await
@@ -88,8 +87,7 @@ impl Store {
 }
 
 async fn write(on: &impl Statements, statement: &str, cell: &Cell) -> Result<u64> {
-    let first = i32::from(cell.shards.first.0);
-    let last = i32::from(cell.shards.last.0);
+    let (first, last) = cell.shards.bounds();
     let params: &Params<'_> = &[&cell.name, &first, &last, &cell.store, &cell.epoch];
     on.run(statement, params).await
 }

@@ -118,8 +118,7 @@ impl Store {
     /// Lists the numbers and ids of events of some shards up to `highest`, the last ones first. This
     /// is the log's store.
     pub async fn log_numbers(&self, highest: u64, shards: Shards) -> Result<Vec<(i64, Uuid)>> {
-        let first = i32::from(shards.first.0);
-        let last = i32::from(shards.last.0);
+        let (first, last) = shards.bounds();
         self.fetch_all(
             sql::log::NUMBERS,
             &[&(highest as i64), &PAGE, &first, &last],
