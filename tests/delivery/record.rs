@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::{Bench, DATA, Receiver, eventually, one, run_sql};
+use crate::support::{Bench, DATA, Receiver, eventually, one, run_sql, sent};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::domain::delivery::DeliveryClass;
-use walhook::domain::delivery::{
-    self as domain, Attempt, Attempted, Delivery, Next, Sent, Signatures,
-};
+use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
 use walhook::domain::event::UserId;
 use walhook::store::attempt::CompletedAttempt;
 use walhook::store::audit::{Actor, Via};
@@ -28,21 +26,7 @@ fn status(status: u16) -> domain::Answer {
 }
 
 fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
-    let sent = Sent {
-        url: "http://127.0.0.1:9/".into(),
-        signatures: Signatures {
-            body: [1; 32],
-            standard: [2; 32],
-            more: Vec::new(),
-        },
-        duration: Duration::from_millis(7),
-        timing: Default::default(),
-        response_headers: Vec::new(),
-        excerpt: Vec::new(),
-        retry_after: None,
-    };
-
-    let sent = (answer != domain::Answer::Inactive).then_some(sent);
+    let sent = (answer != domain::Answer::Inactive).then(sent);
 
     Attempted {
         delivery,

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tokio_postgres::Row;
 use uuid::Uuid;
 use walhook::domain::delivery::{
-    Answer, Attempt, Attempted, Delivery, DeliveryClass, Next, Outcome, Place, Sent, Signatures,
+    Answer, Attempt, Attempted, Delivery, DeliveryClass, Next, Outcome, Place,
 };
 use walhook::domain::event::{EventKind, UserId, delivery_id};
 use walhook::store::attempt::CompletedAttempt;
@@ -21,7 +21,7 @@ use walhook::store::handoffs::{self, Handoffs, Locked, unpack};
 use walhook::store::recovery::{self, RedeliveryResult};
 use walhook::store::webhooks::Updated;
 
-use crate::support::{Bench, DATA, run_sql};
+use crate::support::{Bench, DATA, run_sql, sent};
 
 const CASES: u32 = 24;
 const WEBHOOKS: usize = 3;
@@ -454,25 +454,12 @@ fn completed(delivery: &Delivery, succeeds: bool) -> CompletedAttempt {
             },
         ),
     };
-    let sent = Sent {
-        url: "http://127.0.0.1:9/".into(),
-        signatures: Signatures {
-            body: [1; 32],
-            standard: [2; 32],
-            more: Vec::new(),
-        },
-        duration: Duration::from_millis(7),
-        timing: Default::default(),
-        response_headers: Vec::new(),
-        excerpt: Vec::new(),
-        retry_after: None,
-    };
     let attempted = Attempted {
         delivery: delivery.clone(),
         attempt: Attempt {
             started_at: Timestamp::now(),
             answer,
-            sent: Some(sent),
+            sent: Some(sent()),
         },
     };
     let id = delivery.lease.token.as_u128() ^ (delivery.id.as_u128() & 0xffff_ffff_ffff);

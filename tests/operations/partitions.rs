@@ -1,17 +1,15 @@
 //! The store's daily partitions: if one cannot be created, rows are kept, the others are created,
 //! and processes start.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::support::{TestApp, eventually, one, run_sql};
+use crate::support::{TestApp, eventually, one, run_sql, sent};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use tokio_postgres::Client;
 use uuid::Uuid;
 use walhook::config::Config;
-use walhook::domain::delivery::{
-    Answer, Attempt, Attempted, Delivery, Lease, Next, Outcome, Sent, Signatures,
-};
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, Lease, Next, Outcome};
 use walhook::domain::event::EventKind;
 use walhook::record::record;
 use walhook::store::attempt::CompletedAttempt;
@@ -273,19 +271,7 @@ async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
     let attempt = Attempt {
         started_at: Timestamp::now(),
         answer: Answer::Accepted { status: 200 },
-        sent: Some(Sent {
-            url: "http://127.0.0.1:9/".into(),
-            signatures: Signatures {
-                body: [1; 32],
-                standard: [2; 32],
-                more: Vec::new(),
-            },
-            duration: Duration::from_millis(7),
-            timing: Default::default(),
-            response_headers: Vec::new(),
-            excerpt: Vec::new(),
-            retry_after: None,
-        }),
+        sent: Some(sent()),
     };
 
     let attempted = Attempted { delivery, attempt };

@@ -42,7 +42,7 @@ pub use platform::{Platform, next_id};
 pub use receiver::{Answer, Received, Receiver, signature};
 pub use sidecar::Sidecar;
 pub use smtp::SmtpSink;
-pub use stages::{Bench, DATA, attempt};
+pub use stages::{Bench, DATA, attempt, sent};
 pub use tls::{Authority, serve as serve_tls};
 pub use tools::{are_installed, run_program, skip};
 pub use tunnel::TunnelProxy;

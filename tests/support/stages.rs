@@ -18,7 +18,7 @@ use walhook::config::{Config, Period};
 use walhook::deliver::request::Notification;
 use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
 use walhook::domain::delivery::DeliveryClass;
-use walhook::domain::delivery::{Attempt, Attempted, Delivery, lease_length};
+use walhook::domain::delivery::{Attempt, Attempted, Delivery, Sent, Signatures, lease_length};
 use walhook::domain::event::{EventKind, UserId};
 use walhook::domain::settings;
 use walhook::domain::webhook::Target;
@@ -37,6 +37,23 @@ use super::app::shared_server;
 use super::{DEADLINE, eventually};
 
 pub const DATA: &str = r#"{"release_id": 7,  "label_id":1}"#;
+
+/// A request that was sent, as an attempt records it.
+pub fn sent() -> Sent {
+    Sent {
+        url: "http://127.0.0.1:9/".into(),
+        signatures: Signatures {
+            body: [1; 32],
+            standard: [2; 32],
+            more: Vec::new(),
+        },
+        duration: Duration::from_millis(7),
+        timing: Default::default(),
+        response_headers: Vec::new(),
+        excerpt: Vec::new(),
+        retry_after: None,
+    }
+}
 
 /// A store on the shared server, with the vault and the configuration that the stages need.
 pub struct Bench {

@@ -176,7 +176,7 @@ async fn a_frame_of_the_same_site_shares_the_session_of_a_tab() {
     }
 
     let (listener, platform) = bind().await;
-    // Sites of addresses are told apart by the address.
+    // An IP address is a site, whatever the port.
     let platform = platform.replace("localhost", "127.0.0.1");
     let mut app = TestApp::prepare().await;
     settings(&mut app, &platform);

@@ -224,14 +224,21 @@ async fn a_dead_store_holds_up_nobody_and_continues_at_its_checkpoint() {
     assert_eq!(world.gaps().await, []);
 }
 
-/// A failover of the log to a standby that lacks the last commits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_fails_over_without_its_last_commits_is_read_again_from_the_last_common_event() {
+/// A server with an empty database for events, and its standby.
+async fn server_with_standby() -> (PrivatePostgres, PrivatePostgres) {
     let first = server(Options::default()).await;
     first.create_database("events").await.unwrap();
     first.stop(StopMode::Fast).await.unwrap();
     let second = standby(&first, Options::default()).await;
     first.start_again().await.unwrap();
+
+    (first, second)
+}
+
+/// A failover of the log to a standby that lacks the last commits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_fails_over_without_its_last_commits_is_read_again_from_the_last_common_event() {
+    let (first, second) = server_with_standby().await;
 
     let mut relay = TestApp::prepare().await;
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", first.port(), second.port());
@@ -553,11 +560,7 @@ async fn commands_know_that_the_store_reads_a_log() {
 /// A server that a failover has replaced still runs, and is reached before its successor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn standbys_and_replaced_servers_are_not_read() {
-    let first = server(Options::default()).await;
-    first.create_database("events").await.unwrap();
-    first.stop(StopMode::Fast).await.unwrap();
-    let second = standby(&first, Options::default()).await;
-    first.start_again().await.unwrap();
+    let (first, second) = server_with_standby().await;
 
     let mut relay = TestApp::prepare().await;
     use_store(&mut relay, &first.url("events"));
