@@ -5,8 +5,8 @@ use std::path::Path;
 
 use walhook::private_postgres::Options;
 
-use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, one, run_sql, skip};
+use crate::support::versions;
+use crate::support::{TestApp, eventually, one, run_sql};
 use crate::wait_until_unready;
 
 const GAPS: &str = "select count(*) from walhook.gap";
@@ -23,23 +23,13 @@ async fn prepared(programs: Option<&Path>) -> TestApp {
     app
 }
 
-fn version_18() -> Option<std::path::PathBuf> {
-    let found = installed()
-        .into_iter()
-        .find(|(version, _)| *version == 18)
-        .map(|(_, programs)| programs);
-    if found.is_none() {
-        skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");
-    }
-
-    found
-}
-
 /// With replica identity full, PostgreSQL 18 rejects updates of a published table whose generated
 /// columns are not published.
 #[tokio::test]
 async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_alone() {
-    let Some(programs) = version_18() else { return };
+    let Some(programs) = versions::exactly(18) else {
+        return;
+    };
     let mut app = prepared(Some(&programs)).await;
     let platform = app.platform().await;
     let before = "alter table distro_queue add shown text generated always as (status || '!') virtual;
@@ -92,7 +82,9 @@ async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_al
 
 #[tokio::test]
 async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe() {
-    let Some(programs) = version_18() else { return };
+    let Some(programs) = versions::exactly(18) else {
+        return;
+    };
     let app = prepared(Some(&programs)).await;
     let platform = app.platform().await;
 
@@ -118,7 +110,9 @@ async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe(
 /// A replica identity may contain only columns that every publication of the table has.
 #[tokio::test]
 async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_refused() {
-    let Some(programs) = version_18() else { return };
+    let Some(programs) = versions::exactly(18) else {
+        return;
+    };
     let mut app = prepared(Some(&programs)).await;
     let platform = app.platform().await;
     let others = "create publication other for table payment (id, amount), distro_queue (id, status);

@@ -8,8 +8,8 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use crate::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, one, run_sql, server, skip, standby};
+use crate::support::versions;
+use crate::support::{TestApp, eventually, one, run_sql, server, standby, wal_end};
 
 const STANDBY_SLOT: &str = "standby";
 const PHYSICAL: &str = "select pg_create_physical_replication_slot('standby')";
@@ -234,7 +234,9 @@ async fn check_warns_if_an_asynchronous_failover_can_undo_the_store() {
 
 #[tokio::test]
 async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
-    let Some(programs) = programs() else { return };
+    let Some(programs) = versions::since(17) else {
+        return;
+    };
     let store = server(Options::default()).await;
     let Pair { app, standby } = pair(Some(programs), &[], &store).await;
 
@@ -277,27 +279,13 @@ async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
     check("unknown: ").await;
 }
 
-/// Returns the programs of a PostgreSQL that synchronizes slots. If there is none, reports that the
-/// test is skipped.
-fn programs() -> Option<PathBuf> {
-    let found = installed()
-        .into_iter()
-        .find(|(version, _)| *version >= 17)
-        .map(|(_, programs)| programs);
-    if found.is_none() {
-        skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
-    }
-
-    found
-}
-
 /// Starts a sidecar that has delivered five payments, and a standby that has all of them and the
 /// slot. None if no PostgreSQL 17 is installed.
 pub async fn with_slot_on_standby(
     store: &PrivatePostgres,
     store_url: Option<&str>,
 ) -> Option<(Scenario, PrivatePostgres)> {
-    let programs = programs()?;
+    let programs = versions::since(17)?;
     let settings = [
         ("sync_replication_slots", "on"),
         ("hot_standby_feedback", "on"),
@@ -346,10 +334,6 @@ async fn pay_on_the_primary_alone(
     run_sql(&scenario.platform.client, "commit").await;
 
     (payments, wal_end(&scenario.platform.client).await)
-}
-
-async fn wal_end(client: &tokio_postgres::Client) -> PgLsn {
-    one(client, "select pg_current_wal_lsn()").await
 }
 
 /// Returns the payments whose events are stored.
@@ -416,19 +400,10 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     // On the new timeline, WAL beyond the end of the old one is acknowledged: that is no gap for
     // the next process.
     let end = wal_end(&scenario.platform.client).await;
-    let acknowledged =
-        "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
-
-    eventually("the new WAL to be acknowledged", async || {
-        scenario
-            .platform
-            .client
-            .query_opt(acknowledged, &[&scenario.app.name, &end])
-            .await
-            .unwrap()
-            .map(drop)
-    })
-    .await;
+    scenario
+        .app
+        .wait_for_acknowledgement(&scenario.platform.client, end)
+        .await;
 
     scenario.app.kill().await;
     scenario.app.run().await;

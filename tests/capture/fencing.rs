@@ -9,7 +9,7 @@ use walhook::store::checkpoint::advance_checkpoint;
 
 use crate::chaos::{IMPATIENT, Scenario};
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::{TestApp, eventually, one, run_sql};
+use crate::support::{TestApp, eventually, one, run_sql, wal_end};
 
 /// Writes the message of a switch as a new role without any privileges.
 async fn forge_a_switch(app: &TestApp) {
@@ -183,18 +183,8 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
         "select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))",
     )
     .await;
-    let end: PgLsn = one(&client, "select pg_current_wal_lsn()").await;
-    let acknowledged =
-        "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
-
-    eventually("the successor to acknowledge idle WAL", async || {
-        client
-            .query_opt(acknowledged, &[&scenario.app.name, &end])
-            .await
-            .unwrap()
-            .map(drop)
-    })
-    .await;
+    let end = wal_end(&client).await;
+    scenario.app.wait_for_acknowledgement(&client, end).await;
 
     assert!(scenario.app.stop().await.success());
     let store = scenario.app.store().await;

@@ -1,13 +1,10 @@
 //! `walhook setup`, `walhook check` and `walhook teardown`.
 
-use walhook::capture::{self, Origin};
-use walhook::config::CaptureMode;
 use walhook::private_postgres::Options;
 use walhook::store::Store;
-use walhook::telemetry::health::Health;
 
-use crate::stage::source;
-use crate::support::{TestApp, run_sql};
+use crate::support::{TestApp, one, run_sql};
+use crate::wait_until_unready;
 
 /// Everything on the primary that setup may change.
 async fn catalog(app: &TestApp) -> Vec<String> {
@@ -397,33 +394,20 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
 async fn a_missing_slot_is_recorded_as_a_gap() {
     let app = TestApp::prepare().await;
     app.setup().await;
-    app.source()
-        .await
-        .execute("select pg_drop_replication_slot($1)", &[&app.name])
-        .await
-        .unwrap();
+    app.drop_slot().await;
 
-    let store = Store::open(&app.store_url, 2).unwrap();
-
+    // The second one finds it recorded.
     for _ in 0..2 {
-        let error = capture::preflight(
-            &source(&app),
-            Origin::whole(&app.source_url),
-            &store,
-            &Default::default(),
-        )
-        .await
-        .unwrap_err();
-        assert!(error.to_string().contains("walhook repair"), "{error}");
-        assert!(!error.is_transient());
+        let sidecar = app.spawn(&[]);
+        wait_until_unready(&sidecar, "gap: changes were lost (slot_missing)").await;
+        sidecar.kill().await;
     }
 
     let refused = refusal(&app, &["setup"]).await;
     assert!(refused.contains("is missing"), "{refused}");
 
-    let gaps = app
-        .store()
-        .await
+    let store = app.store().await;
+    let gaps = store
         .query(
             "select slot, reason from walhook.gap where repaired_at is null",
             &[],
@@ -436,39 +420,25 @@ async fn a_missing_slot_is_recorded_as_a_gap() {
 
     // Teardown deletes the checkpoint, and the gap with it.
     app.walhook_ok(&["teardown", "--yes"]).await;
-    assert_eq!(store.open_gaps(&app.name).await.unwrap(), []);
+    let open = one::<i64>(
+        &store,
+        "select count(*) from walhook.gap where repaired_at is null",
+    )
+    .await;
+    assert_eq!(open, 0);
 }
 
 #[tokio::test]
-async fn preflight_names_what_is_missing() {
-    let app = TestApp::prepare().await;
+async fn run_names_what_is_missing() {
+    let mut app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url)
         .await
         .unwrap();
 
-    let store = Store::open(&app.store_url, 2).unwrap();
-    let health = Health::default();
-    let preflight = async || {
-        capture::preflight(
-            &source(&app),
-            Origin::whole(&app.source_url),
-            &store,
-            &health,
-        )
-        .await
-    };
-
-    assert!(
-        preflight()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("run `walhook setup`")
-    );
+    let refused = refusal(&app, &["run"]).await;
+    assert!(refused.contains("run `walhook setup`"), "{refused}");
 
     app.setup().await;
-    preflight().await.unwrap();
-
     let owner = app.source().await;
 
     // A table that nobody has written to would be prepared at once.
@@ -479,43 +449,23 @@ async fn preflight_names_what_is_missing() {
     )
     .await;
 
-    // Events of other tables can be captured.
-    preflight().await.unwrap();
-
-    assert_eq!(
-        health.reasons(),
-        [
-            "gap: changes were lost (identity_lost): run `walhook repair`",
-            "tables: replica identity of public.payment: does not cover id, status, so transitions cannot be detected; run `walhook setup`"
-        ]
-    );
-
-    app.setup().await;
-    preflight().await.unwrap();
-    assert_eq!(health.reasons().len(), 1);
-    run_sql(&owner, &format!("drop publication \"{}\"", app.name)).await;
-
-    assert!(
-        preflight()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("publication"),
-        "named"
-    );
-
-    let mut trigger = source(&app);
-    trigger.capture = CaptureMode::Trigger;
-
-    let error = capture::preflight(
-        &trigger,
-        Origin::whole(&app.source_url),
-        &store,
-        &Default::default(),
+    // Events of other tables are captured.
+    let sidecar = app.spawn(&[]);
+    wait_until_unready(
+        &sidecar,
+        "gap: changes were lost (identity_lost): run `walhook repair`",
     )
-    .await
-    .unwrap_err();
-    assert!(error.to_string().contains("is not set up"), "{error}");
+    .await;
+    wait_until_unready(
+        &sidecar,
+        "tables: replica identity of public.payment: does not cover id, status, so transitions cannot be detected; run `walhook setup`",
+    )
+    .await;
+    sidecar.kill().await;
+
+    app.set("source.capture", "trigger");
+    let refused = refusal(&app, &["run"]).await;
+    assert!(refused.contains("is not set up"), "{refused}");
 }
 
 #[tokio::test]
@@ -528,19 +478,8 @@ async fn another_cluster_is_rejected() {
     )
     .await;
 
-    let store = Store::open(&app.store_url, 2).unwrap();
-    let error = capture::preflight(
-        &source(&app),
-        Origin::whole(&app.source_url),
-        &store,
-        &Default::default(),
-    )
-    .await
-    .unwrap_err();
-    assert!(
-        error.to_string().contains("another cluster") && !error.is_transient(),
-        "{error}"
-    );
+    let refused = refusal(&app, &["run"]).await;
+    assert!(refused.contains("another cluster"), "{refused}");
 }
 
 #[tokio::test]

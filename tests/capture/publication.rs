@@ -2,7 +2,7 @@
 //! former owner of a label whose transfer the stream lacks, and what the stream lacks is reported.
 
 use crate::support::run_sql;
-use crate::support::{Platform, Receiver, TestApp, skip, versions::installed};
+use crate::support::{Platform, Receiver, TestApp, versions};
 use crate::wait_until_unready;
 use walhook::private_postgres::Options;
 use walhook::store::Store;
@@ -110,15 +110,8 @@ async fn subscriber(app: &TestApp, platform: &Platform) -> (Receiver, i64) {
 
 /// Starts a private server of a version that can publish schemas and filter rows.
 async fn of_version_15_or_later() -> Option<TestApp> {
-    let programs = installed()
-        .into_iter()
-        .find(|(version, _)| *version >= 15)
-        .map(|(_, programs)| programs);
-    if programs.is_none() {
-        skip("no PostgreSQL 15 or later: scripts/fetch-postgres 17 fetches one");
-    }
+    let programs = versions::since(15)?;
 
-    let programs = programs?;
     Some(
         TestApp::prepare_alone(Options {
             programs: Some(&programs),

@@ -11,8 +11,8 @@ use walhook::store::Store;
 
 use super::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::versions::installed;
-use crate::support::{DEADLINE, TestApp, eventually, one, run_sql, skip};
+use crate::support::versions;
+use crate::support::{DEADLINE, TestApp, eventually, one, run_sql};
 
 const LAG: &str = "walhook_capture_lag_seconds";
 
@@ -86,8 +86,7 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
 #[tokio::test]
 #[ignore = "takes more than a minute: `make soak`"]
 async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
-    let Some((_, programs)) = installed().into_iter().find(|(version, _)| *version >= 17) else {
-        skip("PostgreSQL 17 is not installed");
+    let Some(programs) = versions::since(17) else {
         return;
     };
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use walhook::private_postgres::Options;
 
 use crate::chaos::Scenario;
-use crate::support::versions::installed;
-use crate::support::{TestApp, skip};
+use crate::support::TestApp;
+use crate::support::versions;
 use crate::wait_until_unready;
 
 async fn assert_capture_works(version: u32, programs: &Path) {
@@ -98,13 +98,8 @@ async fn assert_capture_works(version: u32, programs: &Path) {
 }
 
 async fn test_version(version: u32) {
-    match installed().into_iter().find(|(found, _)| *found == version) {
-        Some((_, programs)) => assert_capture_works(version, &programs).await,
-        None => {
-            skip(&format!(
-                "no PostgreSQL {version}: scripts/fetch-postgres {version} fetches it"
-            ));
-        }
+    if let Some(programs) = versions::exactly(version) {
+        assert_capture_works(version, &programs).await;
     }
 }
 

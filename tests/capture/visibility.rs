@@ -10,8 +10,8 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up, until_slot_is_synchronized};
-use crate::support::versions::installed;
-use crate::support::{Platform, TestApp, eventually, next_id, one, run_sql, server, skip};
+use crate::support::versions;
+use crate::support::{Platform, TestApp, eventually, next_id, one, run_sql, server};
 use crate::wait_until_unready;
 
 pub const HELD_BACK: &str = "visibility: committed transactions are not visible on the primary";
@@ -270,12 +270,7 @@ async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limi
 
 #[tokio::test]
 async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
-    let Some(programs) = installed()
-        .into_iter()
-        .find(|(version, _)| *version >= 17)
-        .map(|(_, programs)| programs)
-    else {
-        skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
+    let Some(programs) = versions::since(17) else {
         return;
     };
 

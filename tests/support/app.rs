@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use postgres_types::PgLsn;
 use tokio::process::Command;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::Client;
@@ -13,12 +14,17 @@ use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use super::sidecar::Sidecar;
-use super::{Api, Namespace, Platform, eventually};
+use super::{Api, Namespace, Platform, eventually, one};
 
 /// The tables of a platform.
 pub const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
 /// Any 32 bytes.
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+/// Returns the end of a primary's WAL.
+pub async fn wal_end(primary: &Client) -> PgLsn {
+    one(primary, "select pg_current_wal_lsn()").await
+}
 
 pub struct TestApp {
     pub server: Arc<PrivatePostgres>,
@@ -420,6 +426,20 @@ impl TestApp {
         };
 
         eventually(&format!("{query}: {count}"), probe).await;
+    }
+
+    /// Waits until the slot is at this position of `primary`, or beyond it.
+    pub async fn wait_for_acknowledgement(&self, primary: &Client, end: PgLsn) {
+        let confirmed =
+            "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+
+        eventually("an acknowledgement", async || {
+            primary
+                .query_opt(confirmed, &[&self.name, &end])
+                .await
+                .unwrap()
+        })
+        .await;
     }
 
     /// Drops the slot, after terminating the session that reads it.

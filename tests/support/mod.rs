@@ -33,7 +33,7 @@ mod tunnel;
 pub mod versions;
 
 pub use api::{Answer as ApiAnswer, Api, get as fetch};
-pub use app::{REFERENCE_SCHEMA, TestApp, server, standby};
+pub use app::{REFERENCE_SCHEMA, TestApp, server, standby, wal_end};
 pub use backlog::full_listener;
 pub use hostile::{Hostile, Misdeed};
 pub use jwt::{Issuer, base64_url, hs256_token, hs256_token_with};

@@ -1,11 +1,16 @@
 //! The versions of PostgreSQL that are installed on this machine.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use walhook::private_postgres::{BIN_VARIABLE, versions_below};
 
-const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
+use super::skip;
+
+const LATEST: u32 = 18;
+
+const SUPPORTED: RangeInclusive<u32> = 14..=LATEST;
 
 /// Returns the directory in which scripts/fetch-postgres installs servers.
 fn cache() -> PathBuf {
@@ -25,7 +30,7 @@ fn cache() -> PathBuf {
 }
 
 /// Returns the installed versions and their programs, oldest first.
-pub fn installed() -> Vec<(u32, PathBuf)> {
+fn installed() -> Vec<(u32, PathBuf)> {
     let cache = cache();
     let found = [Path::new("/usr/lib/postgresql"), &cache]
         .into_iter()
@@ -38,6 +43,32 @@ pub fn installed() -> Vec<(u32, PathBuf)> {
         .into_iter()
         .filter(|(version, _)| SUPPORTED.contains(version))
         .collect()
+}
+
+/// Returns the programs of this version. If it is not installed, reports that the test is skipped.
+pub fn exactly(version: u32) -> Option<PathBuf> {
+    oldest_of(version..=version)
+}
+
+/// Returns the programs of the oldest installed version from this one on. If there is none, reports
+/// that the test is skipped.
+pub fn since(version: u32) -> Option<PathBuf> {
+    oldest_of(version..=LATEST)
+}
+
+fn oldest_of(accepted: RangeInclusive<u32>) -> Option<PathBuf> {
+    let found = installed()
+        .into_iter()
+        .find(|(version, _)| accepted.contains(version));
+
+    if found.is_none() {
+        let last = accepted.end();
+        skip(&format!(
+            "no PostgreSQL of {accepted:?}: `scripts/fetch-postgres {last}` fetches one"
+        ));
+    }
+
+    found.map(|(_, programs)| programs)
 }
 
 /// Returns the installed version that the environment selects, as when all tests run on one version

@@ -14,8 +14,8 @@ use walhook::private_postgres::Options;
 
 use self::cases::{CASES, Case, Expected, Setup};
 use self::writes::{Shape, expected_ids, shape, writes};
-use crate::support::versions::{installed, selected};
-use crate::support::{DEADLINE, POLL, TestApp, eventually, one, skip};
+use crate::support::versions;
+use crate::support::{DEADLINE, POLL, TestApp, eventually, one};
 
 /// How long a statement is retried: several times the time after which the running process has
 /// repaired a table.
@@ -104,13 +104,7 @@ struct Catalogue {
 
 impl Catalogue {
     async fn start(version: u32, setup: Setup) -> Option<Catalogue> {
-        let Some((_, programs)) = installed().into_iter().find(|(found, _)| *found == version)
-        else {
-            skip(&format!(
-                "no PostgreSQL {version}: scripts/fetch-postgres {version} fetches it"
-            ));
-            return None;
-        };
+        let programs = versions::exactly(version)?;
 
         let mut app = TestApp::prepare_alone(Options {
             programs: Some(&programs),
@@ -499,7 +493,7 @@ fn missing(wanted: &[i64], raised: &[i64]) -> Vec<i64> {
 
 async fn assert_catalogue(version: u32, setup: Setup) {
     // `make soak` selects one version after another.
-    if selected().is_some_and(|selected| selected != version) {
+    if versions::selected().is_some_and(|selected| selected != version) {
         return;
     }
 

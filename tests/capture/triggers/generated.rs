@@ -4,8 +4,8 @@
 use walhook::private_postgres::Options;
 
 use super::{by_triggers, events, number};
-use crate::support::versions::installed;
-use crate::support::{TestApp, skip};
+use crate::support::TestApp;
+use crate::support::versions;
 use crate::wait_until_unready;
 
 const GENERATED: &str = "
@@ -16,8 +16,7 @@ const GENERATED: &str = "
 
 #[tokio::test]
 async fn mapped_generated_columns_that_capture_cannot_read_are_refused_by_name() {
-    let Some((_, programs)) = installed().into_iter().find(|(version, _)| *version == 18) else {
-        skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");
+    let Some(programs) = versions::exactly(18) else {
         return;
     };
 

@@ -1,6 +1,6 @@
-//! Three nodes, each with PostgreSQL 17 under Patroni and a member of etcd, on loopback. Patroni
-//! runs with the files in `deploy/patroni`: only names, addresses, directories and passwords are
-//! replaced.
+//! Three nodes, each with PostgreSQL 17 or later under Patroni and a member of etcd, on loopback.
+//! Patroni runs with the files in `deploy/patroni`: only names, addresses, directories and passwords
+//! are replaced.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -16,7 +16,7 @@ use walhook::postgres;
 use walhook::private_postgres::{as_owner, free_port, versions_below};
 
 use super::processes::{self, JANITOR};
-use crate::support::versions::installed;
+use crate::support::versions;
 use crate::support::{are_installed, skip};
 
 const SHARED: &str = include_str!("../../../deploy/patroni/patroni.yml");
@@ -55,7 +55,7 @@ pub async fn in_time<T, F: Future<Output = Option<T>>>(
 
 /// The programs that a cluster needs.
 pub struct Programs {
-    /// The directory of PostgreSQL 17's programs.
+    /// The directory of PostgreSQL's programs.
     postgres: PathBuf,
     /// The directory of Patroni's package.
     patroni: PathBuf,
@@ -81,11 +81,7 @@ impl Programs {
             return None;
         }
 
-        let Some((_, postgres)) = installed().into_iter().find(|(version, _)| *version == 17)
-        else {
-            skip("no PostgreSQL 17: scripts/fetch-postgres 17 fetches one");
-            return None;
-        };
+        let postgres = versions::since(17)?;
 
         let debian = versions_below(Path::new("/usr/lib/postgresql"))
             .into_iter()

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
-use crate::support::{POLL, Receiver, TestApp, eventually, next_id, one, run_sql, skip};
+use crate::support::{POLL, Receiver, TestApp, eventually, next_id, one, run_sql, skip, wal_end};
 
 /// The most warnings and errors that one outage may cause: each activity that fails logs one.
 const CALM: usize = 12;
@@ -363,18 +363,8 @@ impl World {
     /// Waits until the slot is beyond the end of the last payment.
     async fn wait_for_acknowledgement(&self) {
         let client = self.app.source().await;
-        let end: postgres_types::PgLsn = one(&client, "select pg_current_wal_lsn()").await;
-        let confirmed =
-            "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
-
-        eventually("an acknowledgement", async || {
-            client
-                .query_opt(confirmed, &[&self.app.name, &end])
-                .await
-                .unwrap()
-                .map(drop)
-        })
-        .await;
+        let end = wal_end(&client).await;
+        self.app.wait_for_acknowledgement(&client, end).await;
     }
 
     /// Waits until the event of a later payment is stored.

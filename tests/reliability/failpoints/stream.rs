@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use postgres_types::PgLsn;
 use rustix::process::Signal;
 
 use super::Case;
 use super::scene::Scene;
 use super::table::Action;
 use crate::support::account::Account;
-use crate::support::{Answer, Received, eventually};
+use crate::support::{Answer, Received, wal_end};
 
 /// Commits after the point, while a process is dead or stalled.
 const LATER: usize = 3;
@@ -67,27 +66,12 @@ pub async fn run_idle(case: Case) -> Account {
 
     scene.wait_until_reached().await;
 
-    let written: PgLsn = scene
-        .platform
-        .client
-        .query_one("select pg_current_wal_lsn()", &[])
-        .await
-        .expect("the WAL's end")
-        .get(0);
-
+    let written = wal_end(&scene.platform.client).await;
     let processes = scene.carry_on(armed).await;
-    let acknowledged =
-        "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
-
-    eventually("idle WAL to be acknowledged", async || {
-        scene
-            .platform
-            .client
-            .query_opt(acknowledged, &[&scene.app.name, &written])
-            .await
-            .expect("the slot")
-    })
-    .await;
+    scene
+        .app
+        .wait_for_acknowledgement(&scene.platform.client, written)
+        .await;
 
     scene.commit_times(LATER).await;
     scene.settle(processes).await

@@ -11,8 +11,8 @@ use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use super::clock::SharedClock;
-use crate::support::versions::installed;
-use crate::support::{TestApp, eventually, server, skip, standby};
+use crate::support::versions;
+use crate::support::{TestApp, eventually, server, standby};
 
 const STANDBY_SLOT: &str = "standby";
 /// Either server may be the standby.
@@ -44,11 +44,7 @@ pub struct Servers {
 impl Servers {
     /// Starts the servers, and prepares a sidecar for them. None if no PostgreSQL 17 is installed.
     pub async fn start(clock: &SharedClock) -> Option<(TestApp, Servers)> {
-        let Some((_, programs)) = installed().into_iter().find(|(version, _)| *version >= 17)
-        else {
-            skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
-            return None;
-        };
+        let programs = versions::since(17)?;
 
         let environment = clock.environment();
         let environment: Vec<(&str, &str)> = environment
