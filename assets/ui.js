@@ -71,11 +71,24 @@ async function fetchPage(url, options) {
   return { response, page: new DOMParser().parseFromString(await response.text(), "text/html") };
 }
 
-function showFlash(text, good) {
+function flashLine(text, good) {
   const line = document.createElement("p");
   line.className = good ? "flash good" : "flash bad";
   line.textContent = text;
-  document.getElementById("flash").replaceChildren(line);
+  return line;
+}
+
+function showFlash(text, good) {
+  document.getElementById("flash").replaceChildren(flashLine(text, good));
+}
+
+// Announces new entries below what the page says already, which may be the answer to what the visitor has just done.
+function announce(count) {
+  const flash = document.getElementById("flash");
+  const line = flashLine(count === 1 ? "1 new entry." : `${count} new entries.`, true);
+  line.dataset.announced = "";
+  flash.querySelector("[data-announced]")?.remove();
+  flash.append(line);
 }
 
 async function openDialog(link) {
@@ -164,10 +177,14 @@ function startLive(button) {
     if (added.length === 0 && !("refresh" in shown.dataset)) return;
     for (const row of added) row.classList.add("arrived");
     const focused = document.activeElement?.closest("[data-entry]")?.dataset.entry;
+    const opened = new Set(Array.from(shown.querySelectorAll("details[open] > summary"), (summary) => summary.textContent));
+    for (const summary of fresh.querySelectorAll("details > summary")) {
+      if (opened.has(summary.textContent)) summary.parentElement.open = true;
+    }
     shown.replaceWith(document.adoptNode(fresh));
     prepare(fresh);
     if (focused) fresh.querySelector(`[data-entry="${CSS.escape(focused)}"] a`)?.focus();
-    if (added.length > 0) showFlash(added.length === 1 ? "1 new entry." : `${added.length} new entries.`, true);
+    if (added.length > 0) announce(added.length);
   };
   button.addEventListener("click", () => {
     if (timer !== null) return stop();

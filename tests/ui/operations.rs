@@ -1,6 +1,10 @@
 //! Every operation from signing in to signing out: on a desktop with and without scripts, and on a
 //! phone.
 
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
 use crate::audit;
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::{DISTRIBUTED, REVIEW, Stage};
@@ -370,20 +374,33 @@ impl Walkthrough {
     }
 
     async fn redeliver(&self, id: &str) {
-        self.stage.receiver.answer_status(200);
+        let respond = Arc::new(Notify::new());
+        let answer = Answer::When(Arc::clone(&respond), 200);
+        self.stage.receiver.answer(move |_| answer.clone());
         let before = self.stage.receiver.requests().len();
+        let started = "Redelivery started (round 2)";
 
         self.browser.click("#redeliver").await;
-        self.browser
-            .wait_for_text("Redelivery started (round 2)")
-            .await;
+        self.browser.wait_for_text(started).await;
 
-        // The page refreshes itself until the attempt has ended.
+        // The page refreshes itself until the attempt has ended. It keeps what it said, and what is open.
         if self.browser.has_scripts() {
             self.browser.wait_for_text("Round 2").await;
+            let raw = "document.querySelector('details:has(#raw)')";
+            self.browser.evaluate(&format!("{raw}.open = true")).await;
+            respond.notify_one();
             self.browser.find("#live[aria-pressed=false]").await;
             self.browser.find(".timeline .badge.good").await;
+            self.browser.wait_for_text(started).await;
+            assert_eq!(
+                self.browser.evaluate(&format!("return {raw}.open")).await,
+                true
+            );
+        } else {
+            respond.notify_one();
         }
+
+        self.stage.receiver.answer_status(200);
 
         let sent = self.stage.receiver.wait_for(before + 1).await;
         let failed = &sent[before - 1];
