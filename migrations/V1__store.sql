@@ -200,6 +200,16 @@ create function walhook.shard(user_id text) returns integer language sql stable 
     select ('x' || encode(substring(sha256(convert_to(user_id, 'UTF8')) for 2), 'hex'))::bit(16)::integer >> 4
 $$;
 
+-- What of an event's data names its subject. It reads the data once, whatever their size: `->>` reads
+-- them once for each name.
+create function walhook.about(data json) returns text[] language sql stable strict as $$
+    select array[release_id, release_cat, release_title, track_id, isrc, outlet_id, outlet_name, dsp, invoice_number]
+    from json_to_record(data) as named (
+        release_id text, release_cat text, release_title text, track_id text, isrc text, outlet_id text, outlet_name text,
+        dsp text, invoice_number text
+    )
+$$;
+
 -- Ids are UUIDv7, so ranges of ids are ranges of time: partitions hold one day each. Rows of days
 -- that have no partition go to the default one.
 create table walhook.event (
@@ -217,6 +227,8 @@ create table walhook.event (
     ordinal     bigint,
     -- Whether the event was found by comparison after a gap: what was in between is not known.
     repaired    boolean not null default false,
+    -- Of the user, by `walhook.shard`. Null for a test.
+    shard       smallint check (sequence is null or shard is not null),
     -- json and not jsonb: every attempt must send the same bytes.
     data        json not null,
     -- What the event is about, for searches: from `data`, and a hash of the catalogue number. Null

@@ -301,6 +301,30 @@ impl PrivatePostgres {
         self.directory.join("server.log")
     }
 
+    /// Starts a standby of this server: a clone on a server of its own.
+    pub async fn start_standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
+        let copy = format!("copy-{}", uuid::Uuid::now_v7());
+        let copy = self.directory.join(copy);
+        let port = self.port().to_string();
+        let mut backup = self.program("pg_basebackup");
+
+        backup
+            .args(["-R", "-c", "fast", "-h", "127.0.0.1", "-U", "postgres"])
+            .args(["-p", &port, "-D"])
+            .arg(&copy);
+        run("pg_basebackup", &mut backup).await?;
+
+        let connection = format!("host=127.0.0.1 port={port} user=postgres");
+        let own = [("primary_conninfo", connection.as_str())];
+
+        PrivatePostgres::start(Options {
+            settings: &[options.settings, &own].concat(),
+            data: Some(&copy),
+            ..options
+        })
+        .await
+    }
+
     /// Builds a command for one of PostgreSQL's programs, to run as the owner of the cluster.
     pub fn program(&self, name: &str) -> tokio::process::Command {
         let words = as_owner(&self.bin.join(name));

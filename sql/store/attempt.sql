@@ -47,7 +47,8 @@ select attempt.id, attempt.webhook_id, attempt.delivery_id, attempt.event_kind, 
        attempt.error_kind, attempt.error_message,
        attempt.event_id, attempt.sequence, attempt.url, attempt.signature, attempt.standard_signature, attempt.more_signatures,
        attempt.response_headers, attempt.response_body, attempt.dns_ms, attempt.connect_ms, attempt.tls_ms, attempt.wait_ms,
-       coalesce(event.repaired, false) as repaired, event.occurred_at, event.data::text as data, event.about,
+       coalesce(event.repaired, false) as repaired, event.occurred_at, event.data::text as data,
+       walhook.about(event.data) as about,
        -- The custom headers of the request, if they have not changed since.
        coalesce((select header_names from walhook.webhook where id = $2 and headers_changed_at <= attempt.started_at), '{}')
            as custom_headers
@@ -55,9 +56,7 @@ from walhook.attempt
 -- A lateral join, so that the event is read by its index: for a plain join, the planner may scan
 -- small partitions.
 left join lateral (
-    select repaired, occurred_at, data,
-        array[data ->> 'release_id', data ->> 'release_cat', data ->> 'release_title', data ->> 'track_id', data ->> 'isrc',
-            data ->> 'outlet_id', data ->> 'outlet_name', data ->> 'dsp', data ->> 'invoice_number'] as about
+    select repaired, occurred_at, data
     from walhook.event
     where event.id = attempt.event_id
     limit 1
@@ -111,7 +110,7 @@ limit $5
 -- error, $13 outlet in lower case, $14 delivery, $15 entries to return at most
 select examined.*,
        -- An expired event counts as not repaired.
-       coalesce(event.repaired, false) as repaired, event.about
+       coalesce(event.repaired, false) as repaired, walhook.about(event.data) as about
 from (
     select attempt.id, attempt.webhook_id, attempt.delivery_id, attempt.event_id, attempt.sequence, attempt.event_kind,
            attempt.round, attempt.attempt, attempt.test, attempt.started_at, attempt.duration_ms, attempt.outcome,
@@ -126,15 +125,16 @@ from (
                         else $11 in (attempt.response_status, attempt.response_status / 100) end)
            and ($12::text is null or attempt.error_kind = $12)
            and ($13::text is null or (
-                select $13 in (data ->> 'outlet_id', lower(data ->> 'outlet_name'), lower(data ->> 'dsp'))
-                from walhook.event where event.id = attempt.event_id limit 1) is true)
+                select $13 in (outlet_id, lower(outlet_name), lower(dsp))
+                from walhook.event
+                cross join json_to_record(data) as named (outlet_id text, outlet_name text, dsp text)
+                where event.id = attempt.event_id
+                limit 1) is true)
            and ($14::uuid is null or attempt.delivery_id = $14) as is_match
     from ({entries}) as attempt
 ) as examined
 left join lateral (
-    select repaired,
-        array[data ->> 'release_id', data ->> 'release_cat', data ->> 'release_title', data ->> 'track_id', data ->> 'isrc',
-            data ->> 'outlet_id', data ->> 'outlet_name', data ->> 'dsp', data ->> 'invoice_number'] as about
+    select repaired, data
     from walhook.event
     where event.id = examined.event_id
     limit 1

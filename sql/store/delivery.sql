@@ -388,16 +388,14 @@ from visit
 -- name: read
 -- Reads a delivery: its event, and what is pending. No row without the webhook. $1 user, $2 webhook,
 -- $3 delivery, $4 its event
-select event.kind, event.occurred_at, event.about, event.sequence as feed_sequence,
+select event.kind, event.occurred_at, walhook.about(event.data) as about, event.sequence as feed_sequence,
     pending.id is not null as is_pending, pending.round, pending.attempt, pending.sequence,
     nullif(pending.due_at, 'infinity') as due_at, pending.lease is not null as leased,
     coalesce((select recovered from walhook.delivery_round where delivery_id = $3), '{}') as recovered
 from walhook.webhook
 -- A lateral join, so that the event is read by its index.
 left join lateral (
-    select kind, occurred_at, sequence,
-        array[data ->> 'release_id', data ->> 'release_cat', data ->> 'release_title', data ->> 'track_id', data ->> 'isrc',
-            data ->> 'outlet_id', data ->> 'outlet_name', data ->> 'dsp', data ->> 'invoice_number'] as about
+    select kind, occurred_at, sequence, data
     from walhook.event
     where event.id = $4 and event.user_id = $1
     limit 1

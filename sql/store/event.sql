@@ -41,14 +41,14 @@ where user_id = $1 and id = $2 and sequence is not null
 
 -- name: insert
 -- $1 ids, $2 users, $3 kinds, $4 occurred, $5 commits, $6 ordinals, $7 labels, $8 data as text, $9
--- releases, $10 hashes of catalogue numbers, $11 tracks, $12 whether a repair found each
+-- releases, $10 hashes of catalogue numbers, $11 tracks, $12 whether a repair found each, $13 shards
 with counter as (
     update walhook.event_sequence set last = last + cardinality($1::uuid[]) returning last - cardinality($1::uuid[]) as first
 )
 insert into walhook.event (id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data, release_id, catalogue, track_id,
-    repaired, sequence)
+    repaired, shard, sequence)
 select id, user_id, kind, occurred_at, commit_lsn, ordinal, label_id, data::json, release_id, catalogue, track_id, repaired,
-    counter.first + number
+    shard, counter.first + number
 from counter
 cross join (
     -- Faster than one `unnest` of all arrays in `from`, which is materialised first.
@@ -56,7 +56,7 @@ cross join (
         unnest($4::timestamptz[]) as occurred_at, unnest($5::pg_lsn[]) as commit_lsn, unnest($6::bigint[]) as ordinal,
         unnest($7::bigint[]) as label_id, unnest($8::text[]) as data, unnest($9::bigint[]) as release_id,
         unnest($10::bigint[]) as catalogue, unnest($11::bigint[]) as track_id, unnest($12::boolean[]) as repaired,
-        generate_subscripts($1::uuid[], 1) as number
+        unnest($13::smallint[]) as shard, generate_subscripts($1::uuid[], 1) as number
 ) as raised
 
 -- name: insert_test
@@ -121,9 +121,7 @@ select sequence from walhook.event where user_id = $1 and sequence > $2 order by
 -- Lists a user's events, the newest first, with what of their data names what they are about. $1
 -- user, $2 the number before which to start, $3 the lowest number to consider, $4 event, $5 rows at
 -- most
-select id, kind, occurred_at, label_id, sequence,
-       array[data ->> 'release_id', data ->> 'release_cat', data ->> 'release_title', data ->> 'track_id', data ->> 'isrc',
-           data ->> 'outlet_id', data ->> 'outlet_name', data ->> 'dsp', data ->> 'invoice_number'] as about
+select id, kind, occurred_at, label_id, sequence, walhook.about(data) as about
 from walhook.event
 where user_id = $1 and sequence < $2 and sequence >= $3 and ($4::text is null or kind = $4)
 order by sequence desc
@@ -134,13 +132,18 @@ limit $5
 -- newest release as its name: that of the label is not stored. $1 user, $2 events to read at most, $3
 -- values to return at most of each list
 with newest as materialized (
-    select sequence, label_id, data ->> 'release_cat' as release,
-        data ->> 'outlet_id' as outlet_id, data ->> 'outlet_name' as outlet,
-        coalesce(data ->> 'status', data ->> 'new_status', data ->> 'delivery_status') as status
-    from walhook.event
-    where user_id = $1 and sequence is not null
-    order by sequence desc
-    limit $2
+    select sequence, label_id, release_cat as release, outlet_id, outlet_name as outlet,
+        coalesce(status, new_status, delivery_status) as status
+    from (
+        select sequence, label_id, data
+        from walhook.event
+        where user_id = $1 and sequence is not null
+        order by sequence desc
+        limit $2
+    ) as event
+    cross join json_to_record(data) as named (
+        release_cat text, outlet_id text, outlet_name text, status text, new_status text, delivery_status text
+    )
 )
 (
     select 'label_ids' as list, label_id::text as value,

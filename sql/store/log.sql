@@ -1,40 +1,37 @@
 -- The log: the events of a store, by their numbers, for the stores that read them from there.
 
 -- name: page
--- Reads the next events on the log's server. Always returns at least one row: the store, the server
--- and the number of its last event. The first event is the one at $1, if the log has it. All belong
--- to one snapshot, so every event up to `last` was visible to it. $1 the number after which to read,
--- $2 rows at most, $3 bytes of data after which the page ends, $4 the reader's cell, or null: then
--- `epoch` is that of any cell
-select counter.store_id, counter.last, server.system_identifier, server.timeline, server.epoch, page.id, page.user_id, page.kind,
-    page.sequence, page.label_id, page.occurred_at, page.commit_lsn, page.repaired, page.data
+-- Reads the next events on the log's server, and in the first row, which is no event: the store, the
+-- server and the number of its last event. Then follows the event at $1, if the log has it. All
+-- belong to one snapshot, so every event up to `last` was visible to it. Events of other shards have
+-- only an id and a number. $1 the number after which to read, $2 rows at most, $3 the reader's cell,
+-- or null: then `epoch` is that of any cell, $4 and $5 its first and last shard
+select counter.store_id, counter.last, (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+    case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline,
+    (select epoch from walhook.cell where $3::text is null or name = $3 limit 1) as epoch,
+    -- Before all events, in the order of the index: sorting would cost more than reading.
+    -1::bigint as sequence, null::uuid as id, null as user_id, null as kind, null::bigint as label_id,
+    null::timestamptz as occurred_at, null::pg_lsn as commit_lsn, null::boolean as repaired, null as data
 from walhook.event_sequence as counter
-cross join (
-    select (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
-        case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline,
-        (select epoch from walhook.cell where $4::text is null or name = $4 limit 1) as epoch
-    offset 0
-) as server
-left join lateral (
-    select id, user_id, kind, sequence, label_id, occurred_at, commit_lsn, repaired, data,
-        sum(octet_length(data)) over (order by sequence rows between unbounded preceding and 1 preceding) as before
-    from (
-        select id, user_id, kind, sequence, label_id, occurred_at, commit_lsn, repaired, data::text as data
-        from walhook.event
-        where sequence >= $1
-        order by sequence
-        limit $2
-    ) as next
-    -- The first one has none before it, and is returned whatever its length is.
-) as page on coalesce(page.before, 0) < $3::bigint
-order by page.sequence
+union all
+select null, null, null, null, null, sequence, id, case when is_own then user_id end, case when is_own then kind end,
+    case when is_own then label_id end, case when is_own then occurred_at end, case when is_own then commit_lsn end,
+    case when is_own then repaired end, case when is_own then data::text end
+from (
+    select *, shard between $4::int and $5::int as is_own
+    from walhook.event
+    where sequence >= $1
+    order by sequence
+    limit $2
+) as page
+order by sequence
 
 -- name: numbers
 -- Lists numbers and ids of the log's events of some shards, the last ones first. $1 the highest
 -- number, $2 rows at most, $3 and $4 the first and the last shard
 select sequence, id
 from walhook.event
-where sequence <= $1 and walhook.shard(user_id) between $3 and $4
+where sequence <= $1 and shard between $3::int and $4::int
 order by sequence desc
 limit $2
 

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::statement::{Params, Statements, arrays, from_row};
 use super::{Result, Store, delivery};
 use crate::domain::about::SearchKeys;
+use crate::domain::cell::Shard;
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::subject::{EventFilter, Subject, is_wanted};
@@ -157,6 +158,7 @@ pub async fn insert_events(transaction: &impl GenericClient, events: &[Event]) -
         keys.catalogue,
         keys.track,
         event.repaired,
+        Shard::of(&event.user).0 as i16,
     ));
     run_unless_empty(
         transaction,

@@ -1,14 +1,17 @@
 //! The log: the events of a store, in the order of their numbers, as another store reads them.
 
 use std::collections::HashSet;
+use std::pin::pin;
 
 use deadpool_postgres::GenericClient;
+use futures_util::TryStreamExt;
+use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::statement::{Params, Statements, column, from_row};
-use super::{Result, Store};
-use crate::domain::cell::Shards;
+use super::statement::{FromRow, Statements, column, from_row};
+use super::{Result, Store, StoreError};
+use crate::domain::cell::{Cell, Shards};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::Position;
@@ -16,10 +19,10 @@ use crate::sql::store as sql;
 
 /// The channel of notifications that wake readers.
 pub const CHANNEL: &str = "walhook_events";
-/// Events per page: the size of the transactions in which they are stored.
-const PAGE: i64 = 1_000;
-/// Data per page. The reader holds a few pages.
-const PAGE_BYTES: i64 = 1 << 20;
+/// Events per page at most: the size of the transactions in which they are stored.
+pub const PAGE: u64 = 1_000;
+/// Bytes of rows after which a page ends. The reader holds a few pages.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// The state of a log and its next events, from one snapshot.
 #[derive(Clone, Debug)]
@@ -32,11 +35,66 @@ pub struct LogPage {
     pub last: u64,
     /// The id of the event after which the page begins. None if the log does not have it.
     pub before: Option<Uuid>,
+    /// The number and the id of the last event that was read, of any cell. None if there was none.
+    pub newest: Option<(u64, Uuid)>,
+    /// How many events were read.
+    pub read: u64,
+    /// Whether the page ended before as many as wanted, because they are long.
+    pub is_cut: bool,
+    /// Those of the reader's cell.
     pub events: Vec<Event>,
     /// The kind of the event after them, if this build does not know it.
     pub unknown: Option<String>,
     /// The epoch of the reader's cell; for a reader without one, of any cell.
     pub epoch: Option<i64>,
+}
+
+impl FromRow for LogPage {
+    /// Reads the first row of a page.
+    fn from_row(row: &Row) -> Result<LogPage> {
+        let timeline: Option<String> = column(row, "timeline")?;
+
+        Ok(LogPage {
+            store: column(row, "store_id")?,
+            lineage: Lineage::of_server(column(row, "system_identifier")?, timeline.as_deref()),
+            last: column(row, "last")?,
+            before: None,
+            newest: None,
+            read: 0,
+            is_cut: false,
+            events: Vec::new(),
+            unknown: None,
+            epoch: column(row, "epoch")?,
+        })
+    }
+}
+
+impl LogPage {
+    /// Adds an event that was read after the number `after`. Returns false if this build does not
+    /// know it.
+    fn add(&mut self, row: &Row, after: u64) -> Result<bool> {
+        let number = column(row, "sequence")?;
+        let id = column(row, "id")?;
+
+        if number == after {
+            self.before = Some(id);
+            return Ok(true);
+        }
+
+        if let Some(kind) = column::<Option<String>>(row, "kind")? {
+            match kind.parse() {
+                Ok(kind) => self.events.push(event(row, kind)?),
+                Err(_) => {
+                    self.unknown = Some(kind);
+                    return Ok(false);
+                }
+            }
+        }
+
+        self.read += 1;
+        self.newest = Some((number, id));
+        Ok(true)
+    }
 }
 
 /// How events of a log compare with a store.
@@ -58,56 +116,47 @@ from_row!(Comparison {
 });
 
 impl Store {
-    /// Reads the events after a number, for a cell or for a store of no cell. This is the log's
-    /// store.
-    pub async fn log_page(&self, after: u64, cell: Option<&str>) -> Result<LogPage> {
-        let after = after as i64;
-        let params: &Params<'_> = &[&after, &(PAGE + 1), &PAGE_BYTES, &cell];
-        let rows = self.fetch_rows(sql::log::PAGE, params).await?;
-        let Some(first) = rows.first() else {
-            return Err(super::StoreError::Corrupt(
-                "walhook.event_sequence has no row".to_owned(),
-            ));
-        };
+    /// Reads up to `limit` events after a number, for a cell or for a store of no cell. This is the
+    /// log's store. Reads rows one by one: those beyond a megabyte do not stay in memory.
+    pub async fn log_page(&self, after: u64, limit: u64, cell: Option<&Cell>) -> Result<LogPage> {
+        let name = cell.map(|cell| &*cell.name);
+        let (first, last) = cell.map_or(Shards::ALL, |cell| cell.shards).bounds();
+        let number = after as i64;
+        // The event at `after` too.
+        let rows = limit as i64 + 1;
+        let params: [&(dyn ToSql + Sync); 5] = [&number, &rows, &name, &first, &last];
 
-        let timeline: Option<String> = column(first, "timeline")?;
-        let mut page = LogPage {
-            store: column(first, "store_id")?,
-            lineage: Lineage::of_server(column(first, "system_identifier")?, timeline.as_deref()),
-            last: column(first, "last")?,
-            before: None,
-            events: Vec::new(),
-            unknown: None,
-            epoch: column(first, "epoch")?,
-        };
+        self.statement(async {
+            let connection = self.connection().await?;
+            let statement = connection.prepare_cached(sql::log::PAGE).await?;
+            let mut rows = pin!(connection.query_raw(&statement, params).await?);
 
-        for row in &rows {
-            // The row of a page without events has none.
-            let Some(number) = column::<Option<i64>>(row, "sequence")? else {
-                break;
+            let Some(first) = rows.try_next().await? else {
+                return Err(StoreError::Corrupt(
+                    "walhook.event_sequence has no row".to_owned(),
+                ));
             };
 
-            if number == after {
-                page.before = column(row, "id")?;
-                continue;
-            }
+            let mut page = LogPage::from_row(&first)?;
+            let mut bytes = 0;
 
-            let kind: String = column(row, "kind")?;
-            match kind.parse() {
-                Ok(kind) => page.events.push(event(row, kind)?),
-                Err(_) => {
-                    page.unknown = Some(kind);
+            while let Some(row) = rows.try_next().await? {
+                page.is_cut = page.read > 0 && bytes > PAGE_BYTES;
+                if page.is_cut || !page.add(&row, after)? {
                     break;
                 }
-            }
-        }
 
-        Ok(page)
+                bytes += row.raw_size_bytes();
+            }
+
+            Ok(page)
+        })
+        .await
     }
 
     /// Like [`Store::log_page`], without events.
     pub async fn log_end(&self) -> Result<LogPage> {
-        self.log_page(i64::MAX as u64, None).await
+        self.log_page(i64::MAX as u64, 0, None).await
     }
 
     /// Returns the number of the last event.
@@ -121,7 +170,7 @@ impl Store {
         let (first, last) = shards.bounds();
         self.fetch_all(
             sql::log::NUMBERS,
-            &[&(highest as i64), &PAGE, &first, &last],
+            &[&(highest as i64), &(PAGE as i64), &first, &last],
         )
         .await
     }

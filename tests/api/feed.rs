@@ -278,9 +278,9 @@ async fn invalid_parameters_are_named() {
 async fn filters_examine_a_bounded_part_of_the_feed() {
     let service = Service::start().await;
     let api = service.api("1").await;
-    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, label_id)
+    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, shard, label_id)
                 select gen_random_uuid(), '1', case n when 24999 then 'transcode.failed' when 25000 then 'delivery.failed'
-                    else 'delivery.completed' end, now(), n, '{}', n, case when n = 12345 then 7 end
+                    else 'delivery.completed' end, now(), n, '{}', n, walhook.shard('1'), case when n = 12345 then 7 end
                 from generate_series(1, 25000) as n;
                 update walhook.event_sequence set last = 25000";
 
@@ -335,9 +335,9 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
 async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
     let service = Service::start().await;
     let api = service.api("1").await;
-    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence)
+    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, shard)
                 select gen_random_uuid(), '1', case n when 30000 then 'transcode.failed' else 'delivery.completed' end,
-                    now(), n, '{}', n
+                    now(), n, '{}', n, walhook.shard('1')
                 from generate_series(1, 30000) as n;
                 update walhook.event_sequence set last = 30000";
 
@@ -551,10 +551,10 @@ async fn a_long_poll_is_answered_by_the_next_event() {
 
 /// Events of a busy user and of many others, over the days that have partitions, and their
 /// deliveries.
-const FILL: &str = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, label_id)
+const FILL: &str = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, shard, label_id)
     select (lpad(to_hex(((extract(epoch from now()) + (n % 5 - 1) * 86400) * 1000)::bigint), 12, '0')
             || '7000' || substr(md5(n::text), 1, 16))::uuid,
-        case when n % 2 = 0 then '7' else (n % 5000)::text end, 'delivery.failed', now(), n, '{}', n, n % 10
+        case when n % 2 = 0 then '7' else (n % 5000)::text end, 'delivery.failed', now(), n, '{}', n, 0, n % 10
     from generate_series(1, 40000) as n;
     update walhook.event_sequence set last = 40000;
     insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)

@@ -90,9 +90,9 @@ impl Scene {
                 update walhook.event_sequence set last = last + cardinality($1::uuid[])
                 returning last - cardinality($1::uuid[]) as first
             )
-            insert into walhook.event (id, user_id, kind, occurred_at, label_id, sequence, ordinal, data)
+            insert into walhook.event (id, user_id, kind, occurred_at, label_id, sequence, shard, ordinal, data)
             select id, user_id, kind, at::timestamptz, label, case when not test then first + number end,
-                case when not test then 0 end, '{}'
+                walhook.shard(user_id), case when not test then 0 end, '{}'
             from counter, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bool[])
                 with ordinality as event (id, user_id, kind, at, label, test, number)";
 

@@ -143,8 +143,8 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
 #[tokio::test]
 async fn values_of_filters_are_those_of_the_account() {
     let service = Service::start().await;
-    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, data, sequence, label_id)
-                select gen_random_uuid(), user_id, kind, now(), data::json, sequence, label_id
+    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, data, sequence, shard, label_id)
+                select gen_random_uuid(), user_id, kind, now(), data::json, sequence, walhook.shard(user_id), label_id
                 from (values
                     ('owner', 'delivery.completed', 1, 7, '{\"release_cat\": \"CAT-001\", \"outlet_id\": 12, \"status\": \"complete\"}'),
                     ('owner', 'delivery.completed', 2, 7, '{\"release_cat\": \"CAT-002\", \"outlet_id\": 12, \"outlet_name\": \"Spotify\"}'),

@@ -10,11 +10,11 @@ use crate::support::{Answer, TestApp, eventually};
 /// Stores events of the user from an hour ago.
 async fn store_events(stage: &Stage, count: i32) {
     let insert = "with counter as (update walhook.event_sequence set last = last + $1 returning last - $1 as first)
-                  insert into walhook.event (id, user_id, kind, occurred_at, sequence, ordinal, data)
+                  insert into walhook.event (id, user_id, kind, occurred_at, sequence, shard, ordinal, data)
                   select (overlay(gen_random_uuid()::text placing
                           left(lpad(to_hex((extract(epoch from now() - interval '1 hour') * 1000)::bigint), 12, '0'), 8) || '-'
                           || right(to_hex((extract(epoch from now() - interval '1 hour') * 1000)::bigint), 4) || '-7' from 1 for 15))::uuid,
-                      user_id, $2, now() - interval '1 hour', first + n, 0, '{}'
+                      user_id, $2, now() - interval '1 hour', first + n, walhook.shard(user_id), 0, '{}'
                   from counter, walhook.api_token, generate_series(1, $1) as n";
     stage
         .app

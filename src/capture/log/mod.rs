@@ -14,7 +14,7 @@ use super::context::{CaptureContext, Ended, Origin, STAGE};
 use super::error::CaptureError;
 use super::session::{ReadUntil, Session, Sessions};
 use crate::config::Source;
-use crate::domain::cell::{Cell, CellFault, Shard, Shards};
+use crate::domain::cell::{Cell, CellFault, Shards};
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
@@ -25,7 +25,7 @@ use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
 use crate::store::Store;
 use crate::store::cells::claim_cell;
-use crate::store::log::{CHANNEL, LogPage};
+use crate::store::log::{CHANNEL, LogPage, PAGE};
 use crate::store::processes::new_claim;
 use crate::telemetry;
 
@@ -161,6 +161,7 @@ impl Session for LogSession<'_> {
             lineage,
             progress,
             cell,
+            limit: PAGE,
             examined_at: Instant::now(),
         };
 
@@ -194,6 +195,8 @@ struct LogReader {
     lineage: Lineage,
     progress: LogProgress,
     cell: Option<Cell>,
+    /// Events of the next page at most: as many as fitted into the last one, if they are long.
+    limit: u64,
     /// When gaps were last looked up: an operator may have closed them.
     examined_at: Instant,
 }
@@ -237,12 +240,15 @@ impl LogSession<'_> {
             lineage,
             last,
             before,
-            mut events,
+            newest,
+            read,
+            is_cut,
+            events,
             unknown,
             epoch,
         } = reader
             .log
-            .log_page(reader.progress.number, name)
+            .log_page(reader.progress.number, reader.limit, reader.cell.as_ref())
             .await
             .map_err(CaptureError::Log)?;
 
@@ -267,7 +273,7 @@ impl LogSession<'_> {
         let behind = last.saturating_sub(durable.unwrap_or(after).number);
         gauge!(telemetry::LOG_BEHIND).set(behind as f64);
 
-        let Some(newest) = events.last() else {
+        let Some((number, newest)) = newest else {
             return match unknown {
                 Some(kind) => Err(CaptureError::LogNewer(kind)),
                 None => {
@@ -277,8 +283,7 @@ impl LogSession<'_> {
             };
         };
 
-        let number = newest.position.ordinal();
-        let missed = number - after.number - events.len() as u64;
+        let missed = number - after.number - read;
 
         if missed > 0 {
             let after = after.number;
@@ -289,15 +294,10 @@ impl LogSession<'_> {
 
         let progress = LogProgress {
             number,
-            event: Some(newest.id),
+            event: Some(newest),
             ..after
         };
         let checkpoint = start::checkpoint(reader.lineage, progress);
-
-        // The checkpoint moves over the events of other cells.
-        if let Some(Cell { shards, .. }) = reader.cell {
-            events.retain(|event| shards.contains(Shard::of(&event.user)));
-        }
 
         let batch = Batch {
             changes: Vec::new(),
@@ -314,6 +314,11 @@ impl LogSession<'_> {
         }
 
         reader.progress = progress;
+        reader.limit = if is_cut {
+            read
+        } else {
+            reader.limit.saturating_mul(2).min(PAGE)
+        };
         self.sent = Some(checkpoint);
         Ok(Some(false))
     }

@@ -148,8 +148,11 @@ async fn numbers(
         .map_err(CaptureError::Log)
 }
 
+/// Reads the state of the log, and the event at `after`.
 async fn read_page(log: &Store, after: u64) -> Result<LogPage, CaptureError> {
-    log.log_page(after, None).await.map_err(CaptureError::Log)
+    log.log_page(after, 0, None)
+        .await
+        .map_err(CaptureError::Log)
 }
 
 /// Returns the cell of this process, as its store and the log's have it.

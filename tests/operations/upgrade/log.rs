@@ -51,8 +51,8 @@ async fn an_event_of_a_later_version_waits_for_the_update_of_the_reader() {
     let log = relay.store().await;
     let insert = |kind: &str, number: usize| {
         format!(
-            "insert into walhook.event (id, user_id, kind, occurred_at, sequence, data)
-             values (walhook.uuid_v7(), '1', '{kind}', now(), {number}, '{{}}');
+            "insert into walhook.event (id, user_id, kind, occurred_at, sequence, shard, data)
+             values (walhook.uuid_v7(), '1', '{kind}', now(), {number}, walhook.shard('1'), '{{}}');
              update walhook.event_sequence set last = {number};"
         )
     };

@@ -339,46 +339,6 @@ async fn two_stores_that_are_the_same_cell_do_not_both_read_the_log() {
     sidecar.kill().await;
 }
 
-/// Clones a server as a standby, with the program that the guide names.
-async fn clone(server: &PrivatePostgres) -> PrivatePostgres {
-    let copy = server
-        .directory()
-        .join(format!("copy-{}", uuid::Uuid::now_v7()));
-    let port = server.port().to_string();
-    let taken = server
-        .program("pg_basebackup")
-        .args([
-            "-R",
-            "-c",
-            "fast",
-            "-h",
-            "127.0.0.1",
-            "-U",
-            "postgres",
-            "-p",
-        ])
-        .arg(&port)
-        .arg("-D")
-        .arg(&copy)
-        .output()
-        .await
-        .unwrap();
-    assert!(
-        taken.status.success(),
-        "{}",
-        String::from_utf8_lossy(&taken.stderr)
-    );
-
-    let connection = format!("host=127.0.0.1 port={port} user=postgres");
-    PrivatePostgres::start(Options {
-        settings: &[("primary_conninfo", &connection)],
-        data: Some(&copy),
-        ..Options::default()
-    })
-    .await
-    .expect("a standby")
-}
-
 async fn promote(server: &PrivatePostgres) {
     let admin = postgres::connect(&server.url("postgres")).await.unwrap();
     run_sql(&admin, "select pg_promote()").await;
@@ -464,7 +424,7 @@ async fn a_cell_is_split_under_load_and_each_event_is_delivered_by_one_half() {
         }
     });
 
-    let clone = clone(&server).await;
+    let clone = server.start_standby(Options::default()).await.unwrap();
     let new_url = clone.url("events");
     cell.set("cells.stores.b", &new_url);
     let split = ["cells", "split", "a", "--into", "b"];
@@ -570,7 +530,7 @@ async fn a_clone_that_was_promoted_too_early_is_refused_and_the_cell_can_continu
     assert!(reason.contains("was promoted too early"), "{reason}");
 
     // The standby is cut off before the split begins.
-    let clone = clone(&server).await;
+    let clone = server.start_standby(Options::default()).await.unwrap();
     cell.set("cells.stores.b", &clone.url("events"));
     let admin = postgres::connect(&clone.url("postgres")).await.unwrap();
     run_sql(&admin, "alter system set primary_conninfo = ''").await;
