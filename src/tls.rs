@@ -1,7 +1,7 @@
 //! TLS client configurations (rustls with ring), and the certificate authorities that they trust.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
@@ -13,11 +13,16 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Loads the system's certificate authorities. May return none: plain http needs none.
+/// Returns the system's certificate authorities, as they were at the first call: reading their some
+/// hundred files takes long. May return none: plain http needs none.
 pub fn system_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
+    static SYSTEM_ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots
+    });
+
+    SYSTEM_ROOTS.clone()
 }
 
 /// Reads the certificates of a PEM file. Fails if the file contains none.

@@ -5,7 +5,6 @@
 //! content security policy forbids scripts.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use askama::Template;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -114,9 +113,8 @@ struct ApiBody {
 
 /// The rendered pages by their names, with their content security policy. The name of the contents
 /// is empty.
-#[derive(Clone)]
 pub struct Docs {
-    pages: Arc<BTreeMap<String, CachedDocument>>,
+    pages: BTreeMap<String, CachedDocument>,
     policy: HeaderValue,
 }
 
@@ -143,7 +141,7 @@ impl Docs {
         });
 
         Docs {
-            pages: Arc::new(pages.collect()),
+            pages: pages.collect(),
             policy: HeaderValue::try_from(policy).expect("base64 and ASCII"),
         }
     }

@@ -1,6 +1,6 @@
 //! The API under its base path.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use axum::extract::Path;
@@ -25,11 +25,11 @@ use crate::http::{self, conditional, middleware};
 /// it is merged with.
 pub fn router(state: ApiState) -> Router {
     let base_path = state.base_path().to_owned();
-    let catalogue = state.manage().catalogue();
-    let openapi_document = Document::json(openapi::document_text(&base_path, catalogue));
-    let asyncapi_document = Document::json(asyncapi::document_text(catalogue));
     let published_keys = state.published_keys.clone();
-    let docs = Docs::new(&base_path, &state.brand, state.ancestors(), catalogue);
+    let documents = Arc::new(LazyLock::new({
+        let state = state.clone();
+        move || Documents::new(&state)
+    }));
     let cors = http::cors(state.cors_origins());
     let (operations, described) = openapi::operations().split_for_parts();
     let strict_query = StrictQuery {
@@ -47,23 +47,29 @@ pub fn router(state: ApiState) -> Router {
         ))
         .route(
             "/openapi.json",
-            get(async move |headers: HeaderMap| openapi_document.response(&headers)),
+            get({
+                let documents = documents.clone();
+                async move |headers: HeaderMap| documents.openapi.response(&headers)
+            }),
         )
         .route(
             "/asyncapi.json",
-            get(async move |headers: HeaderMap| asyncapi_document.response(&headers)),
+            get({
+                let documents = documents.clone();
+                async move |headers: HeaderMap| documents.asyncapi.response(&headers)
+            }),
         )
         .route(
             "/docs",
             get({
-                let docs = docs.clone();
-                async move |headers: HeaderMap| docs.response("", &headers)
+                let documents = documents.clone();
+                async move |headers: HeaderMap| documents.docs.response("", &headers)
             }),
         )
         .route(
             "/docs/{page}",
             get(async move |Path(page): Path<String>, headers: HeaderMap| {
-                docs.response(&page, &headers)
+                documents.docs.response(&page, &headers)
             }),
         )
         .with_state(state);
@@ -93,6 +99,27 @@ pub fn router(state: ApiState) -> Router {
         .layer(option_layer(cors))
         .layer(from_fn(middleware::protect))
         .layer(from_fn(middleware::request_id))
+}
+
+/// The descriptions of the API, rendered and compressed at the first request for one: the first
+/// changes after a start do not wait for that.
+struct Documents {
+    openapi: Document,
+    asyncapi: Document,
+    docs: Docs,
+}
+
+impl Documents {
+    fn new(state: &ApiState) -> Documents {
+        let base_path = state.base_path();
+        let catalogue = state.manage().catalogue();
+
+        Documents {
+            openapi: Document::json(openapi::document_text(base_path, catalogue)),
+            asyncapi: Document::json(asyncapi::document_text(catalogue)),
+            docs: Docs::new(base_path, &state.brand, state.ancestors(), catalogue),
+        }
+    }
 }
 
 /// Leads from the type of a problem to its description.

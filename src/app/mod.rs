@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::dedicated::{DedicatedRuntime, Priority};
@@ -45,7 +45,7 @@ use crate::telemetry::health::Health;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{self, traces};
 use crate::vault::Vault;
-use crate::{capture, deliver, jobs, record};
+use crate::{capture, deliver, jobs, record, tls};
 
 /// The parts of Walhook that this process runs.
 #[derive(Clone, Copy, Debug)]
@@ -91,8 +91,6 @@ const CAPTURE_THREADS: usize = 1;
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// Between two attempts of start-up to reach the store.
 const STORE_RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// How long start-up waits for the store's partitions.
-const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
 /// Beyond the drain time: for recording the last attempts and closing connections.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 
@@ -111,6 +109,8 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
 
+    // Reads some hundred files, while the store answers.
+    tokio::task::spawn_blocking(tls::system_roots);
     let store_answers = accept_store(&store_url).await?;
     let metrics = telemetry::install_metrics()?;
     let (tracer, exporter) = traces::start(&config)?;
@@ -261,12 +261,9 @@ impl App {
                 cell: self.config.cells.name.as_deref(),
             },
             &self.store,
-            &self.health,
         );
 
         match checked.await {
-            // Everything else runs; capture waits for the repair.
-            Err(error) if error.gap().is_some() => {}
             // Capture retries transient faults, such as a restart of the primary, and logs a
             // warning.
             Err(error) if error.is_transient() => {
@@ -289,10 +286,7 @@ impl App {
             tasks.spawn("cell", watch);
         }
 
-        // One waits for the primary, the other for the store.
-        let retention = self.start_retention(tasks).map(Ok);
-        tokio::try_join!(self.prepare_capture(roles), retention)?;
-
+        self.prepare_capture(roles).await?;
         self.observe(roles, tasks)?;
 
         // Stops the dispatcher, once nothing can be handed to it any more.
@@ -335,6 +329,17 @@ impl App {
             });
         }
 
+        // Last: its many statements would delay the first event.
+        tasks.spawn(
+            "maintenance",
+            retention::run(
+                self.store.clone(),
+                self.config.retention.days,
+                self.health.clone(),
+                tasks.shutdown.clone(),
+            ),
+        );
+
         self.health.report_healthy(START_UP);
         Ok(())
     }
@@ -350,23 +355,6 @@ impl App {
             .store
             .own_cell(self.config.cells.name.as_deref())
             .await??)
-    }
-
-    /// Starts retention, and waits up to [`FIRST_MAINTENANCE`] for its first run. Nothing that
-    /// starts later depends on the result.
-    async fn start_retention(&self, tasks: &mut BackgroundTasks) {
-        let store = self.store.clone();
-        let days = self.config.retention.days;
-        let health = self.health.clone();
-        let (first_run, first_run_ended) = oneshot::channel();
-
-        tasks.spawn(
-            "maintenance",
-            retention::run(store, days, health, first_run, tasks.shutdown.clone()),
-        );
-
-        // Start-up continues even if the run failed or takes longer.
-        let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_run_ended).await;
     }
 
     /// Starts the tasks of the role `deliver`. `stop` stops the dispatcher.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use jiff::tz::TimeZone;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, SystemClock};
@@ -30,24 +29,20 @@ const AFTER_WAITING: Duration = Duration::from_secs(300);
 const LONGEST_RUN: Duration = Duration::from_secs(3_600);
 
 /// Maintains the store until shutdown. No failure here ends the process: rows of a day without a
-/// partition go to the default partition, and are moved when the day gets one. Drops `first_run`
-/// when the first run has ended, whatever its result.
+/// partition go to the default partition, and are moved when the day gets one.
 pub async fn run(
     store: Store,
     retention_days: u32,
     health: Health,
-    first_run: oneshot::Sender<()>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let maintaining = Activity::new("maintaining the store");
     let waiting = Activity::new("partition maintenance");
-    let mut first_run = Some(first_run);
 
     loop {
         let result = store
             .in_time(LONGEST_RUN, run_once(&store, retention_days))
             .await;
-        drop(first_run.take());
 
         let wait = match result {
             Ok(done) => report(&done, &health, &maintaining, &waiting),

@@ -15,18 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
-use crate::domain::position::Checkpoint;
+use crate::domain::position::{Checkpoint, Progress};
 use crate::primary::error::PrimaryError;
 use crate::primary::triggers::catalog::trigger_state;
-use crate::primary::{catalog, lineage};
-use crate::repair::continuity;
 use crate::repair::gaps::GapLog;
 use crate::store::Store;
 use crate::telemetry::health::Health;
 
 use context::{CaptureContext, Ended};
-use wal::tables;
-
 pub use context::{Origin, STAGE};
 pub use error::CaptureError;
 
@@ -84,63 +80,49 @@ pub async fn run(
     }
 }
 
-/// Checks the requirements of capture. The caller may start regardless of an error that
-/// [`CaptureError::is_transient`].
+/// Checks that the settings name the mode in which the store is read, and that the triggers'
+/// functions are current. Everything else is verified before the first change is read. The caller
+/// may start regardless of an error that [`CaptureError::is_transient`].
 pub async fn preflight(
     config: &config::Source,
     origin: Origin<'_>,
     store: &Store,
-    health: &Health,
 ) -> Result<(), CaptureError> {
     if config.capture == CaptureMode::Log {
         return log::preflight(config, origin, store).await;
     }
 
-    let gaps = GapLog::new(config, store, health);
-    let client = crate::postgres::connect(origin.url).await?;
     let stored = store.stored_checkpoint(&config.slot).await?;
-    let reads_outbox = stored
-        .as_ref()
-        .is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+    let progress = stored.as_ref().map(|stored| &stored.checkpoint.progress);
 
-    if let Some(stored) = &stored {
-        if stored.checkpoint.progress.log().is_some() {
-            return Err(PrimaryError::LogIsRead.into());
-        }
-
-        let found = catalog::lineage(&client).await?;
-        lineage::verify(found, stored.checkpoint.lineage)?;
+    if progress.is_some_and(|progress| progress.log().is_some()) {
+        return Err(PrimaryError::LogIsRead.into());
     }
 
-    let switch_is_prepared = reads_outbox
-        && stored
-            .as_ref()
-            .is_some_and(|stored| stored.switch.is_some());
+    let reads_outbox = progress.is_some_and(Progress::is_outbox);
+    let switch = stored.as_ref().and_then(|stored| stored.switch.as_ref());
+    let switches_to_wal = reads_outbox && switch.is_some();
 
-    match (config.capture, reads_outbox) {
-        (CaptureMode::Wal, false) => {
-            continuity::verify(&client, gaps).await?;
-            let verified = tables::verify(&client, gaps).await.map(drop);
-            if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
-                gaps.try_record(gap).await;
+    match config.capture {
+        CaptureMode::Wal if reads_outbox && !switches_to_wal => {
+            Err(PrimaryError::OutboxIsRead.into())
+        }
+        CaptureMode::Trigger if switches_to_wal => Err(PrimaryError::SwitchToWal.into()),
+        CaptureMode::Trigger => {
+            let client = crate::postgres::connect(origin.url).await?;
+            let is_set_up = match &stored {
+                Some(_) if reads_outbox => true,
+                Some(_) => trigger_state(&client).await?.is_installed(),
+                None => false,
+            };
+
+            if !is_set_up {
+                let slot = config.slot.clone();
+                return Err(PrimaryError::NotSetUp { slot }.into());
             }
 
-            verified
-        }
-        (CaptureMode::Wal, true) if switch_is_prepared => {
-            tables::verify(&client, gaps).await.map(drop)
-        }
-        (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
-        (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToWal.into()),
-        (CaptureMode::Trigger, true) => outbox::verify(&client, config).await,
-        (CaptureMode::Trigger, false)
-            if stored.is_some() && trigger_state(&client).await?.is_installed() =>
-        {
             outbox::verify(&client, config).await
         }
-        (CaptureMode::Trigger, false) | (CaptureMode::Log, _) => Err(PrimaryError::NotSetUp {
-            slot: config.slot.clone(),
-        }
-        .into()),
+        CaptureMode::Wal | CaptureMode::Log => Ok(()),
     }
 }

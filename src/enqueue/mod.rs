@@ -92,8 +92,17 @@ impl<C: Clock> Enqueue<C> {
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
 
-        // The first batch does what fails or times out here.
-        let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
+        // The first batch prepares what fails or times out here.
+        match tokio::time::timeout(WARM_UP, self.warm_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::info!(%error, "warming up fails; the first batch prepares what is missing")
+            }
+            Err(_) => {
+                tracing::info!(limit = ?WARM_UP, "warming up takes too long; the first batch prepares what is missing")
+            }
+        }
+
         let mut is_late = false;
         let mut batches = Batches::new(batches);
 

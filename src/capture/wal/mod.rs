@@ -9,7 +9,7 @@ mod reader;
 mod replication;
 mod silence;
 mod switch_check;
-pub(super) mod tables;
+mod tables;
 mod visibility;
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use self::heartbeat::Heartbeats;
 use self::reader::{StreamTasks, WalReader};
 use self::replication::ReplicationConnection;
 use self::silence::SilenceLimit;
-use self::visibility::{VisibilityGate, VisibilityPolicy};
+use self::visibility::{VerifiedPublication, VisibilityGate, VisibilityPolicy};
 use super::client::LimitedClient;
 use super::context::{CaptureContext, STAGE};
 use super::error::CaptureError;
@@ -40,7 +40,7 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres::{self, Target};
-use crate::primary::catalog::{self, Slot};
+use crate::primary::catalog::{self, PublicationVersionQuery, Slot};
 use crate::primary::conninfo;
 use crate::primary::error::PrimaryError;
 use crate::repair::continuity;
@@ -165,6 +165,9 @@ async fn missing_publication(context: &CaptureContext<'_>) -> CaptureError {
 
 /// What was verified before a stream is opened.
 struct Verified {
+    publication: PublicationVersionQuery,
+    /// The publication's version before the tables were verified.
+    version: Option<String>,
     tables: HashMap<u32, Table>,
     clock_ahead: SignedDuration,
 }
@@ -267,6 +270,8 @@ impl WalSession<'_> {
         self.acknowledged.forget();
         let (client, target) = postgres::connect_to_host(url).await?;
         let Verified {
+            publication,
+            version,
             tables,
             clock_ahead,
         } = self.verify(&client).await?;
@@ -286,9 +291,12 @@ impl WalSession<'_> {
         self.context.health.report_healthy(STAGE);
 
         let limit = self.claim_limit(&client, previous_reader).await?;
-        let tasks = self
-            .start_tasks(client, target, stream.lineage(), policy, limit)
-            .await?;
+        let publication = VerifiedPublication {
+            query: publication,
+            version,
+            members: self.publication_members(&client).await?,
+        };
+        let tasks = self.start_tasks(client, target, stream.lineage(), policy, limit, publication);
 
         let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(clock_ahead);
         let decoder = Decoder::new(source, tables, history);
@@ -347,6 +355,9 @@ impl WalSession<'_> {
             gaps.store.forget_committed();
         }
 
+        // Read first: a later change differs from it.
+        let publication = PublicationVersionQuery::prepare(client, source).await?;
+        let version = publication.run(client).await?.map(|found| found.version);
         let tables = tables::verify(client, gaps).await?;
         let slot = catalog::slot(client, &source.slot).await?;
 
@@ -355,6 +366,8 @@ impl WalSession<'_> {
         }
 
         Ok(Verified {
+            publication,
+            version,
             tables,
             clock_ahead: verified.clock_ahead,
         })
@@ -429,26 +442,26 @@ impl WalSession<'_> {
     }
 
     /// Starts the tasks beside the stream.
-    async fn start_tasks(
+    fn start_tasks(
         &self,
         client: Client,
         target: Target,
         lineage: Lineage,
         policy: VisibilityPolicy,
         limit: Lsn,
-    ) -> Result<StreamTasks, CaptureError> {
+        publication: VerifiedPublication,
+    ) -> StreamTasks {
         let CaptureContext { source, store, .. } = *self.context;
-        let members = self.publication_members(&client).await?;
         let read_until = self.read_until.clone();
         let gate_policy = policy.clone();
 
-        Ok(StreamTasks {
+        StreamTasks {
             heartbeats: Heartbeats::start(self.context, target, lineage, policy, read_until),
             gate: VisibilityGate::start(
                 self.context,
                 client,
                 lineage.timeline,
-                members,
+                publication,
                 gate_policy,
             ),
             limit: AcknowledgementLimit::start(
@@ -460,7 +473,7 @@ impl WalSession<'_> {
                 source.heartbeat.0,
             ),
             gaps: Reports::start(self.context.gaps),
-        })
+        }
     }
 
     /// Verifies that the stream has the timeline of this process's first stream. The same position

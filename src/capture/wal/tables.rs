@@ -14,7 +14,7 @@ use crate::repair::gaps::GapLog;
 
 /// Returns the captured tables by their OIDs. Prepares new ones where it can, and records as a gap
 /// what the stream lacks.
-pub(in crate::capture) async fn verify(
+pub(super) async fn verify(
     client: &Client,
     gaps: GapLog<'_>,
 ) -> Result<HashMap<u32, Table>, CaptureError> {

@@ -129,13 +129,13 @@ pub(super) struct VisibilityGate {
 }
 
 impl VisibilityGate {
-    /// Starts the checking task for a stream of `timeline`. Over `client` the tables were verified
-    /// already, so that the server's caches for it are filled.
+    /// Starts the checking task for a stream of `timeline`, over the connection on which the tables
+    /// were `verified`.
     pub fn start(
         context: &CaptureContext<'_>,
         client: Client,
         timeline: u32,
-        members: PublicationMembers,
+        verified: VerifiedPublication,
         policy: VisibilityPolicy,
     ) -> VisibilityGate {
         // One check that runs, and one that waits.
@@ -157,9 +157,9 @@ impl VisibilityGate {
             store: context.store.clone(),
             timeline,
             client: KeptClient::new(url, Some(client)),
-            version_query: None,
-            version: None,
-            members,
+            version_query: Some(verified.query),
+            version: verified.version,
+            members: verified.members,
             unmapped: HashSet::new(),
             wait,
         };
@@ -290,6 +290,15 @@ impl VisibilityGate {
     }
 }
 
+/// The publication with which the tables were verified.
+pub(super) struct VerifiedPublication {
+    pub query: PublicationVersionQuery,
+    /// Read before the tables.
+    pub version: Option<String>,
+    /// What it streams.
+    pub members: PublicationMembers,
+}
+
 /// Checks visibility and tables over its own connection to the primary.
 struct Checker {
     source: Source,
@@ -314,10 +323,6 @@ impl Checker {
         mut checks: mpsc::Receiver<Check>,
         results: watch::Sender<Covered>,
     ) -> Result<(), CaptureError> {
-        // Every table's first change requires a check. This first one prepares it, so that the
-        // first event does not wait for that.
-        self.verify(CheckScope::Tables).await?;
-
         while let Some(Check {
             transactions,
             scope,
