@@ -77,6 +77,24 @@ impl Installation {
         }
     }
 
+    /// Returns another one of the same build, in a directory below.
+    pub fn another(
+        &self,
+        name: &str,
+        source_url: &str,
+        store_url: &str,
+    ) -> anyhow::Result<Installation> {
+        let directory = self.directory.join(name);
+        std::fs::create_dir(&directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+        Ok(Installation::new(
+            &self.program,
+            &directory,
+            source_url.to_owned(),
+            store_url.to_owned(),
+        ))
+    }
+
     /// Adds lines to the sections `source` and `delivery`.
     pub fn configure(&mut self, source: &str, delivery: &str) {
         (self.source, self.delivery) = (source.to_owned(), delivery.to_owned());

@@ -47,9 +47,11 @@ const LINES: u64 = 1_000_000;
 /// The activity starts with a delivery to each receiver: those that answer do so in this time, and
 /// those that do not are in flight, or queued, from then on. All slow clients have connected too.
 const SETTLE: f64 = 5.0;
-/// Seconds of the load: three times `delivery.timeout`, because requests to receivers that never
-/// answer end together. Over one such period, the p99 would be the fifth largest of 500 samples.
-const LENGTH: f64 = 30.0;
+/// Seconds of the load: `delivery.timeout`, after which requests to receivers that never answer end
+/// together. Each load has one such moment.
+const LENGTH: f64 = 10.0;
+/// Transitions per second: so many that the p99 is the fifteenth largest of 1,500 samples.
+const RATE: f64 = 150.0;
 
 /// A bound on peak memory in megabytes: more than that of other measures, because about 1,700
 /// requests of 50 KB each wait for receivers.
@@ -365,7 +367,7 @@ async fn run(
     others: &mut Others,
     length: Duration,
 ) -> anyhow::Result<(Latencies, [Sidecar; 1])> {
-    let load = Load::ordinary(MEASURED, length);
+    let load = Load::at_rate(MEASURED, RATE, length);
     others.set_receivers(rig, case.receivers).await?;
     rig.rest().await?;
 

@@ -1,11 +1,13 @@
-//! From a commit on the primary to the receipt, at an ordinary load and at a heavy one.
+//! From a commit on the primary to the receipt, at an ordinary load and at a heavy one, and after a
+//! restart.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 
 use super::backlog::Backlog;
 use super::load::Load;
 use super::{Plan, SMALL_MEMORY};
 use crate::figures::{Figures, Must};
+use crate::platform::micros_now;
 use crate::rig::{Rig, require_memory};
 use crate::sidecar::Sidecar;
 
@@ -47,7 +49,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 
         // Measured in each repeat, because the machine's speed changes.
         let mut drained = backlog.drain(&mut rig, &mut figures).await?;
-        let overload = Load::heavy(1, drained.rate * OVERLOAD, plan.seconds(4.0));
+        let overload = Load::at_rate(1, drained.rate * OVERLOAD, plan.seconds(4.0));
 
         ensure!(
             overload.rows() <= rows,
@@ -56,7 +58,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         );
         let sustained =
             sustained_rate(&mut rig, &mut figures, &mut drained.sidecars, overload).await?;
-        let heavy = Load::heavy(1, sustained * 0.7, plan.seconds(10.0));
+        let heavy = Load::at_rate(1, sustained * 0.7, plan.seconds(10.0));
 
         ensure!(
             heavy.rows() <= rows,
@@ -87,16 +89,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 
         rig.settle().await?;
         require_memory(&mut figures, "both", &drained.sidecars, SMALL_MEMORY)?;
-        drained.stop().await?;
-        first_event(&mut rig, &mut figures).await?;
+        restart(plan, &mut rig, &mut figures, drained.sidecars).await?;
     }
-
-    figures.ratio(
-        "first event after a start / 50/s, p50",
-        FIRST,
-        "50/s, p50",
-        None,
-    );
 
     Ok(figures)
 }
@@ -157,15 +151,45 @@ async fn record(
     Ok(())
 }
 
-const FIRST: &str = "first event after a start";
+const RESTART: &str = "first event after a restart";
+/// Commits per second while the sidecar is killed and started again.
+const RESTART_RATE: f64 = 500.0;
 
-/// Measures the first event after a sidecar's start.
-async fn first_event(rig: &mut Rig, figures: &mut Figures) -> anyhow::Result<()> {
+/// Kills the sidecar while the application commits, and measures how long after the start of the
+/// next one the first event is received.
+async fn restart(
+    plan: &Plan,
+    rig: &mut Rig,
+    figures: &mut Figures,
+    killed: Vec<Sidecar>,
+) -> anyhow::Result<()> {
+    let load = Load::at_rate(1, RESTART_RATE, plan.seconds(4.0));
     rig.rest().await?;
-    let mut sidecars = [rig.start_sidecar("first").await?];
-    let mut measured = Load::single(1).run(rig, &mut sidecars).await?;
+    rig.receiver.reset().await?;
 
-    figures.add(FIRST, "ms", measured.of_receipts(1.0));
+    let writing = tokio::spawn(load.write_on_thread(rig.platform.url().to_owned()));
+    tokio::time::sleep(load.warm_up + load.length / 2).await;
+
+    for sidecar in killed {
+        sidecar.kill().await?;
+    }
+
+    let started_at = micros_now();
+    let mut sidecars = [rig.installation.start("restarted", "capture,deliver,api")?];
+    let commits = writing.await??;
+    let rows = commits
+        .iter()
+        .map(|commit| (commit.first_row, ()))
+        .collect();
+    let receipts = rig.wait_for_receipts(&mut sidecars, &rows).await?;
+    let first = receipts
+        .iter()
+        .map(|(_, at)| *at)
+        .filter(|at| *at > started_at)
+        .min();
+    let first = first.context("no event after the restart")?;
+
+    figures.add(RESTART, "ms", (first - started_at) as f64 / 1e3);
     rig.settle().await?;
     let [sidecar] = sidecars;
     sidecar.stop().await

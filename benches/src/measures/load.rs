@@ -70,23 +70,13 @@ impl Load {
         }
     }
 
-    /// A load relative to what the machine can sustain.
-    pub fn heavy(user: u64, rate: f64, length: Duration) -> Load {
+    /// A load of `rate` transitions per second.
+    pub fn at_rate(user: u64, rate: f64, length: Duration) -> Load {
         Load {
             user,
             rate,
             length,
             warm_up: WARM_UP,
-        }
-    }
-
-    /// A single transition.
-    pub fn single(user: u64) -> Load {
-        Load {
-            user,
-            rate: 1.0,
-            length: Duration::ZERO,
-            warm_up: Duration::ZERO,
         }
     }
 
@@ -171,7 +161,7 @@ impl Load {
     }
 
     /// Writes on a dedicated thread, so that no commit waits for another task.
-    async fn write_on_thread(self, url: String) -> anyhow::Result<Vec<Commit>> {
+    pub async fn write_on_thread(self, url: String) -> anyhow::Result<Vec<Commit>> {
         let thread = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -232,8 +222,7 @@ mod tests {
     fn a_load_has_its_duration_at_any_rate() {
         let length = Duration::from_secs(10);
         assert_eq!(Load::ordinary(1, length).shape(), (1, 50, 500));
-        assert_eq!(Load::single(1).shape(), (1, 0, 1));
-        let heavy = Load::heavy(1, 20_000.0, length);
+        let heavy = Load::at_rate(1, 20_000.0, length);
         assert_eq!(heavy.shape(), (40, 500, 5_000));
         assert_eq!(heavy.rows(), 220_000);
     }

@@ -2,6 +2,7 @@
 
 mod backlog;
 mod capture;
+mod cells;
 mod clients;
 mod dead;
 mod drain;
@@ -82,10 +83,12 @@ pub enum Measure {
     Writer,
     /// One, two and four replicas: the cap on requests in flight
     Scale,
+    /// A log store and two cells, beside a single store
+    Cells,
 }
 
 impl Measure {
-    pub const ALL: [Measure; 10] = [
+    pub const ALL: [Measure; 11] = [
         Measure::Drain,
         Measure::Capture,
         Measure::Latency,
@@ -96,6 +99,7 @@ impl Measure {
         Measure::Growth,
         Measure::Writer,
         Measure::Scale,
+        Measure::Cells,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -110,6 +114,7 @@ impl Measure {
             Measure::Growth => "growth",
             Measure::Writer => "writer",
             Measure::Scale => "scale",
+            Measure::Cells => "cells",
         }
     }
 
@@ -125,6 +130,7 @@ impl Measure {
             Measure::Growth => growth::measure(plan).await,
             Measure::Writer => writer::measure(plan).await,
             Measure::Scale => scale::measure(plan).await,
+            Measure::Cells => cells::measure(plan).await,
         }
     }
 }
