@@ -245,8 +245,9 @@ create index event_feed on walhook.event (user_id, sequence) where sequence is n
 create index event_release on walhook.event (release_id) where release_id is not null;
 create index event_catalogue on walhook.event (catalogue) where catalogue is not null;
 create index event_track on walhook.event (track_id) where track_id is not null;
--- Finds the newest events of all users: by it, open streams learn which users have new events.
-create index event_order on walhook.event (sequence) where sequence is not null;
+-- Finds the newest events of all users, by which open streams learn which users have new events, and
+-- those of some shards.
+create index event_order on walhook.event (sequence, shard) where sequence is not null;
 
 -- Transitions whose owner could not be found, and those whose event could not be derived or stored.
 create table walhook.unrouted_event (

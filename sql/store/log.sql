@@ -1,28 +1,45 @@
 -- The log: the events of a store, by their numbers, for the stores that read them from there.
 
 -- name: page
--- Reads the next events on the log's server, and in the first row, which is no event: the store, the
--- server and the number of its last event. Then follows the event at $1, if the log has it. All
--- belong to one snapshot, so every event up to `last` was visible to it. Events of other shards have
--- only an id and a number. $1 the number after which to read, $2 rows at most, $3 the reader's cell,
--- or null: then `epoch` is that of any cell, $4 and $5 its first and last shard
-select counter.store_id, counter.last, (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
-    case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline,
-    (select epoch from walhook.cell where $3::text is null or name = $3 limit 1) as epoch,
-    -- Before all events, in the order of the index: sorting would cost more than reading.
-    -1::bigint as sequence, null::uuid as id, null as user_id, null as kind, null::bigint as label_id,
-    null::timestamptz as occurred_at, null::pg_lsn as commit_lsn, null::boolean as repaired, null as data
-from walhook.event_sequence as counter
-union all
-select null, null, null, null, null, sequence, id, case when is_own then user_id end, case when is_own then kind end,
-    case when is_own then label_id end, case when is_own then occurred_at end, case when is_own then commit_lsn end,
-    case when is_own then repaired end, case when is_own then data::text end
-from (
-    select *, shard between $4::int and $5::int as is_own
+-- Reads the next events of some shards on the log's server. The first row is no event, but has the
+-- state of the log. All rows belong to one snapshot, so every event up to `last` was visible to it.
+-- $1 the number after which to read, $2 how many numbers to read, from the first one that the log
+-- has, $3 the reader's cell, or null: then `epoch` is that of any cell, $4 and $5 its first and last
+-- shard, $6 events at most
+with first as materialized (
+    select sequence as number from walhook.event where sequence > $1 order by sequence limit 1
+),
+newest as materialized (
+    select sequence as number, id
     from walhook.event
-    where sequence >= $1
+    where sequence > $1 and sequence < (select number from first) + $2
+    order by sequence desc
+    limit 1
+)
+-- Before all events, in the order of the index: sorting would cost more than reading.
+select -1::bigint as sequence, null::uuid as id, null as user_id, null as kind, null::bigint as label_id,
+    null::timestamptz as occurred_at, null::pg_lsn as commit_lsn, null::boolean as repaired, null as data,
+    json_build_object(
+        'store', store_id,
+        'last', last,
+        'system_identifier', (select system_identifier from pg_catalog.pg_control_system()),
+        'timeline', case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end,
+        'epoch', (select epoch from walhook.cell where $3::text is null or name = $3 limit 1),
+        'before', (select id from walhook.event where sequence = $1 limit 1),
+        'newest', (select json_build_array(number, id) from newest),
+        -- The numbers of shards that are not read are counted in the index.
+        'missing', (select number from newest) - $1
+            - (select count(*) from walhook.event where sequence > $1 and sequence <= (select number from newest))
+    ) as state
+from walhook.event_sequence
+union all
+select sequence, id, user_id, kind, label_id, occurred_at, commit_lsn, repaired, data::text, null
+from (
+    select *
+    from walhook.event
+    where sequence > $1 and sequence <= (select number from newest) and shard between $4::int and $5::int
     order by sequence
-    limit $2
+    limit $6
 ) as page
 order by sequence
 

@@ -151,7 +151,7 @@ pub async fn split(config: &Config, name: &str, into: &str) -> anyhow::Result<Sp
     let log = open_log(config).await?;
     let old = open_store(config.cell_url(name)?, 1).await?;
     let new = open_store(config.cell_url(into)?, 1).await?;
-    let is_promoted = new.log_end().await?.lineage.is_some();
+    let is_promoted = new.log_end().await?.lineage().is_some();
     let map = log.cells().await?;
     cell::covered(&map)?;
 

@@ -50,6 +50,12 @@ impl Shards {
         (self.first..=self.last).contains(&shard)
     }
 
+    /// Returns how often the range fits into all shards.
+    pub fn parts(self) -> u64 {
+        let count = |shards: Shards| u64::from(shards.last.0 - shards.first.0) + 1;
+        count(Shards::ALL) / count(self)
+    }
+
     /// Returns the first and the last shard, as the store has them.
     pub fn bounds(self) -> (i32, i32) {
         (self.first.0.into(), self.last.0.into())
@@ -279,6 +285,7 @@ mod tests {
             ("7-7".into(), "8-8".into())
         );
         assert_eq!(lower.halves(), None);
+        assert_eq!((Shards::ALL.parts(), lower.parts()), (1, 4_096));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 
 use crate::domain::change::Batch;
 
-/// The most changes, or events of a log, in one transaction.
-const MAX_CHANGES: usize = 1_500;
+/// No further batch joins a transaction that has this many changes, or events of a log.
+const MAX_CHANGES: usize = 4_000;
 
 pub(super) struct Batches {
     receiver: mpsc::Receiver<Batch>,

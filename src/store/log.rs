@@ -5,11 +5,12 @@ use std::pin::pin;
 
 use deadpool_postgres::GenericClient;
 use futures_util::TryStreamExt;
-use postgres_types::ToSql;
+use postgres_types::{Json, ToSql};
+use serde::Deserialize;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::statement::{FromRow, Statements, column, from_row};
+use super::statement::{Statements, column, from_row};
 use super::{Result, Store, StoreError};
 use crate::domain::cell::{Cell, Shards};
 use crate::domain::event::{Event, EventKind};
@@ -24,76 +25,58 @@ pub const PAGE: u64 = 1_000;
 /// Bytes of rows after which a page ends. The reader holds a few pages.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// The state of a log and its next events, from one snapshot.
-#[derive(Clone, Debug)]
-pub struct LogPage {
+/// The state of a log.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LogState {
     /// The id of the store.
     pub store: Uuid,
-    /// None if the server is a standby.
-    pub lineage: Option<Lineage>,
+    system_identifier: i64,
+    timeline: Option<String>,
     /// The number of the last event.
     pub last: u64,
     /// The id of the event after which the page begins. None if the log does not have it.
     pub before: Option<Uuid>,
-    /// The number and the id of the last event that was read, of any cell. None if there was none.
+    /// The number and the id of the last event of the page, of any shard. None if there is none.
     pub newest: Option<(u64, Uuid)>,
-    /// How many events were read.
-    pub read: u64,
-    /// Whether the page ended before as many as wanted, because they are long.
-    pub is_cut: bool,
-    /// Those of the reader's cell.
-    pub events: Vec<Event>,
-    /// The kind of the event after them, if this build does not know it.
-    pub unknown: Option<String>,
+    /// How many events up to the newest one the log no longer has.
+    missing: Option<u64>,
     /// The epoch of the reader's cell; for a reader without one, of any cell.
     pub epoch: Option<i64>,
 }
 
-impl FromRow for LogPage {
-    /// Reads the first row of a page.
-    fn from_row(row: &Row) -> Result<LogPage> {
-        let timeline: Option<String> = column(row, "timeline")?;
+impl LogState {
+    /// None if the server is a standby.
+    pub fn lineage(&self) -> Option<Lineage> {
+        Lineage::of_server(self.system_identifier, self.timeline.as_deref())
+    }
 
-        Ok(LogPage {
-            store: column(row, "store_id")?,
-            lineage: Lineage::of_server(column(row, "system_identifier")?, timeline.as_deref()),
-            last: column(row, "last")?,
-            before: None,
-            newest: None,
-            read: 0,
-            is_cut: false,
-            events: Vec::new(),
-            unknown: None,
-            epoch: column(row, "epoch")?,
-        })
+    pub fn missing(&self) -> u64 {
+        self.missing.unwrap_or(0)
     }
 }
 
+/// The state of a log and its next events, from one snapshot.
+#[derive(Clone, Debug)]
+pub struct LogPage {
+    pub state: LogState,
+    /// The next events of the reader's shards.
+    pub events: Vec<Event>,
+    /// Whether the page has more events, which were not read.
+    pub is_cut: bool,
+    /// The kind of the event after them, if this build does not know it.
+    pub unknown: Option<String>,
+}
+
 impl LogPage {
-    /// Adds an event that was read after the number `after`. Returns false if this build does not
-    /// know it.
-    fn add(&mut self, row: &Row, after: u64) -> Result<bool> {
-        let number = column(row, "sequence")?;
-        let id = column(row, "id")?;
-
-        if number == after {
-            self.before = Some(id);
-            return Ok(true);
+    /// Returns the number and the id of the last event that was read, of any shard.
+    pub fn newest(&self) -> Option<(u64, Uuid)> {
+        match self.is_cut {
+            false => self.state.newest,
+            true => self
+                .events
+                .last()
+                .map(|event| (event.position.ordinal(), event.id)),
         }
-
-        if let Some(kind) = column::<Option<String>>(row, "kind")? {
-            match kind.parse() {
-                Ok(kind) => self.events.push(event(row, kind)?),
-                Err(_) => {
-                    self.unknown = Some(kind);
-                    return Ok(false);
-                }
-            }
-        }
-
-        self.read += 1;
-        self.newest = Some((number, id));
-        Ok(true)
     }
 }
 
@@ -116,15 +99,16 @@ from_row!(Comparison {
 });
 
 impl Store {
-    /// Reads up to `limit` events after a number, for a cell or for a store of no cell. This is the
-    /// log's store. Reads rows one by one: those beyond a megabyte do not stay in memory.
-    pub async fn log_page(&self, after: u64, limit: u64, cell: Option<&Cell>) -> Result<LogPage> {
+    /// Reads the events of a cell, or of a store of no cell, among up to `numbers` events after a
+    /// number. This is the log's store. Reads rows one by one: those beyond a megabyte do not stay in
+    /// memory.
+    pub async fn log_page(&self, after: u64, numbers: u64, cell: Option<&Cell>) -> Result<LogPage> {
         let name = cell.map(|cell| &*cell.name);
         let (first, last) = cell.map_or(Shards::ALL, |cell| cell.shards).bounds();
-        let number = after as i64;
-        // The event at `after` too.
-        let rows = limit as i64 + 1;
-        let params: [&(dyn ToSql + Sync); 5] = [&number, &rows, &name, &first, &last];
+        let after = after as i64;
+        let numbers = numbers as i64;
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&after, &numbers, &name, &first, &last, &(PAGE as i64)];
 
         self.statement(async {
             let connection = self.connection().await?;
@@ -137,26 +121,48 @@ impl Store {
                 ));
             };
 
-            let mut page = LogPage::from_row(&first)?;
+            let Json(state) = first.try_get("state")?;
+            let mut page = LogPage {
+                state,
+                events: Vec::new(),
+                is_cut: false,
+                unknown: None,
+            };
             let mut bytes = 0;
 
             while let Some(row) = rows.try_next().await? {
-                page.is_cut = page.read > 0 && bytes > PAGE_BYTES;
-                if page.is_cut || !page.add(&row, after)? {
+                let kind: String = column(&row, "kind")?;
+
+                match kind.parse() {
+                    Ok(kind) if bytes < PAGE_BYTES => page.events.push(event(&row, kind)?),
+                    Ok(_) => page.is_cut = true,
+                    Err(_) => {
+                        page.is_cut = true;
+                        page.unknown = Some(kind);
+                    }
+                }
+
+                if page.is_cut {
                     break;
                 }
 
                 bytes += row.raw_size_bytes();
             }
 
+            page.is_cut |= page.events.len() == PAGE as usize;
             Ok(page)
         })
         .await
     }
 
     /// Like [`Store::log_page`], without events.
-    pub async fn log_end(&self) -> Result<LogPage> {
-        self.log_page(i64::MAX as u64, 0, None).await
+    pub async fn log_state(&self, after: u64) -> Result<LogState> {
+        Ok(self.log_page(after, 0, None).await?.state)
+    }
+
+    /// Returns the state of the log at its end.
+    pub async fn log_end(&self) -> Result<LogState> {
+        self.log_state(i64::MAX as u64).await
     }
 
     /// Returns the number of the last event.

@@ -25,11 +25,14 @@ use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
 use crate::store::Store;
 use crate::store::cells::claim_cell;
-use crate::store::log::{CHANNEL, LogPage, PAGE};
+use crate::store::log::{CHANNEL, PAGE};
 use crate::store::processes::new_claim;
 use crate::telemetry;
 
 pub use start::{cell, is_same, repair, setup};
+
+/// A page of a small cell has at most as many times the numbers of a store without cells.
+const MAX_PARTS: u64 = 16;
 
 /// Reads until shutdown or a permanent error.
 pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Ended, CaptureError> {
@@ -161,7 +164,7 @@ impl Session for LogSession<'_> {
             lineage,
             progress,
             cell,
-            limit: PAGE,
+            numbers: PAGE,
             examined_at: Instant::now(),
         };
 
@@ -195,10 +198,18 @@ struct LogReader {
     lineage: Lineage,
     progress: LogProgress,
     cell: Option<Cell>,
-    /// Events of the next page at most: as many as fitted into the last one, if they are long.
-    limit: u64,
+    /// How many numbers the next page has: as many as fitted into the last one, if events are long.
+    numbers: u64,
     /// When gaps were last looked up: an operator may have closed them.
     examined_at: Instant,
+}
+
+impl LogReader {
+    /// Returns the numbers among which a page of own events is expected.
+    fn most_numbers(&self) -> u64 {
+        let shards = self.cell.as_ref().map_or(Shards::ALL, |cell| cell.shards);
+        PAGE * shards.parts().min(MAX_PARTS)
+    }
 }
 
 impl LogSession<'_> {
@@ -235,32 +246,22 @@ impl LogSession<'_> {
         }
 
         let started_at = Instant::now();
-        let LogPage {
-            store,
-            lineage,
-            last,
-            before,
-            newest,
-            read,
-            is_cut,
-            events,
-            unknown,
-            epoch,
-        } = reader
+        let page = reader
             .log
-            .log_page(reader.progress.number, reader.limit, reader.cell.as_ref())
+            .log_page(reader.progress.number, reader.numbers, reader.cell.as_ref())
             .await
             .map_err(CaptureError::Log)?;
+        let state = &page.state;
 
-        if epoch != reader.cell.as_ref().map(|cell| cell.epoch) {
+        if state.epoch != reader.cell.as_ref().map(|cell| cell.epoch) {
             start::cell(&reader.log, own, name).await?;
             return Err(CellFault::Changed.into());
         }
 
         let after = reader.progress;
-        if store != after.store
-            || lineage != Some(reader.lineage)
-            || start::has_diverged(after, last, before)
+        if state.store != after.store
+            || state.lineage() != Some(reader.lineage)
+            || start::has_diverged(after, state)
         {
             return Err(CaptureError::LogMoved);
         }
@@ -270,11 +271,11 @@ impl LogSession<'_> {
             .borrow()
             .as_ref()
             .and_then(|stored| stored.progress.log());
-        let behind = last.saturating_sub(durable.unwrap_or(after).number);
+        let behind = state.last.saturating_sub(durable.unwrap_or(after).number);
         gauge!(telemetry::LOG_BEHIND).set(behind as f64);
 
-        let Some((number, newest)) = newest else {
-            return match unknown {
+        let Some((number, newest)) = page.newest() else {
+            return match page.unknown {
                 Some(kind) => Err(CaptureError::LogNewer(kind)),
                 None => {
                     health.report_healthy(STAGE);
@@ -283,9 +284,16 @@ impl LogSession<'_> {
             };
         };
 
-        let missed = number - after.number - read;
+        let read = number - after.number;
+        let missed = state.missing();
 
         if missed > 0 {
+            // Which of them are before the end of a page that was cut is not known.
+            if page.is_cut && reader.numbers > 1 {
+                reader.numbers /= 2;
+                return Ok(Some(false));
+            }
+
             let after = after.number;
             gaps.record(&Gap::LogExpired { missed, after }, None)
                 .await?;
@@ -301,7 +309,7 @@ impl LogSession<'_> {
 
         let batch = Batch {
             changes: Vec::new(),
-            derived: events,
+            derived: page.events,
             checkpoint: checkpoint.clone(),
             transaction: None,
             reader: Some(self.holder),
@@ -314,10 +322,9 @@ impl LogSession<'_> {
         }
 
         reader.progress = progress;
-        reader.limit = if is_cut {
-            read
-        } else {
-            reader.limit.saturating_mul(2).min(PAGE)
+        reader.numbers = match page.is_cut {
+            true => read,
+            false => (reader.numbers * 2).min(reader.most_numbers()),
         };
         self.sent = Some(checkpoint);
         Ok(Some(false))

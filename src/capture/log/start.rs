@@ -14,17 +14,18 @@ use crate::domain::position::{Checkpoint, LogProgress, Progress};
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::store::Store;
-use crate::store::log::LogPage;
+use crate::store::log::LogState;
 use crate::store::migrate;
 use crate::telemetry;
 
 /// Returns whether the log no longer has the event up to which it was read. An event that is only
 /// missing was dropped or erased.
-pub(super) fn has_diverged(read: LogProgress, last: u64, found: Option<Uuid>) -> bool {
+pub(super) fn has_diverged(read: LogProgress, found: &LogState) -> bool {
     let is_other = found
+        .before
         .zip(read.event)
         .is_some_and(|(found, read)| found != read);
-    last < read.number || is_other
+    found.last < read.number || is_other
 }
 
 /// Compares the log with the checkpoint, and moves the checkpoint back to the last common event if
@@ -37,12 +38,12 @@ pub(super) async fn start(
     read: LogProgress,
     shards: Shards,
 ) -> Result<(Lineage, LogProgress), CaptureError> {
-    let page = read_page(log, read.number).await?;
-    let lineage = page.lineage.ok_or(CaptureError::LogStandby)?;
+    let found = log_state(log, read.number).await?;
+    let lineage = found.lineage().ok_or(CaptureError::LogStandby)?;
     let known = stored.lineage;
 
-    if page.store != read.store {
-        return Err(foreign(read, &page));
+    if found.store != read.store {
+        return Err(foreign(read, &found));
     }
 
     if lineage.system_identifier == known.system_identifier && lineage.timeline < known.timeline {
@@ -53,10 +54,10 @@ pub(super) async fn start(
     }
 
     let mut progress = read;
-    let has_diverged = has_diverged(read, page.last, page.before);
+    let has_diverged = has_diverged(read, &found);
 
     if has_diverged {
-        let number = last_common(log, store, read.number.min(page.last), shards).await?;
+        let number = last_common(log, store, read.number.min(found.last), shards).await?;
         progress = progress_at(log, number).await?;
     }
 
@@ -149,10 +150,8 @@ async fn numbers(
 }
 
 /// Reads the state of the log, and the event at `after`.
-async fn read_page(log: &Store, after: u64) -> Result<LogPage, CaptureError> {
-    log.log_page(after, 0, None)
-        .await
-        .map_err(CaptureError::Log)
+async fn log_state(log: &Store, after: u64) -> Result<LogState, CaptureError> {
+    log.log_state(after).await.map_err(CaptureError::Log)
 }
 
 /// Returns the cell of this process, as its store and the log's have it.
@@ -175,12 +174,12 @@ async fn shards(store: &Store) -> Result<Shards, CaptureError> {
 
 /// Returns the progress up to the event of this number.
 async fn progress_at(log: &Store, number: u64) -> Result<LogProgress, CaptureError> {
-    let page = read_page(log, number).await?;
+    let found = log_state(log, number).await?;
 
     Ok(LogProgress {
-        store: page.store,
+        store: found.store,
         number,
-        event: page.before,
+        event: found.before,
     })
 }
 
@@ -226,7 +225,7 @@ pub async fn setup(
     }
 
     let end = log.log_end().await.map_err(CaptureError::Log)?;
-    let lineage = end.lineage.ok_or(CaptureError::LogStandby)?;
+    let lineage = end.lineage().ok_or(CaptureError::LogStandby)?;
 
     let migrated = migrate::migrate(store_url).await?;
     let store = Store::open(store_url, 1)?;
@@ -293,7 +292,7 @@ pub async fn repair(
     let (stored, read) = super::stored_progress(source, store).await?;
     let log = open(url)?;
     let end = log.log_end().await.map_err(CaptureError::Log)?;
-    let lineage = end.lineage.ok_or(CaptureError::LogStandby)?;
+    let lineage = end.lineage().ok_or(CaptureError::LogStandby)?;
 
     if gaps.is_empty() && (!force || read.store == end.store) {
         return Err(PrimaryError::NothingToRepair.into());
@@ -331,7 +330,7 @@ pub async fn repair(
     Ok(done)
 }
 
-fn foreign(read: LogProgress, found: &LogPage) -> CaptureError {
+fn foreign(read: LogProgress, found: &LogState) -> CaptureError {
     let (known, found) = (read.store, found.store);
     PrimaryError::Gap(Gap::LogForeign { known, found }).into()
 }

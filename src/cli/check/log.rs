@@ -48,7 +48,7 @@ async fn read(config: &Config, url: &str, findings: &mut Vec<Finding>) -> Result
 
     let end = log.log_end().await.map_err(CaptureError::Log)?;
 
-    findings.push(match end.lineage {
+    findings.push(match end.lineage() {
         Some(_) => Finding::ok(
             SUBJECT,
             format!(

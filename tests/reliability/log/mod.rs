@@ -188,7 +188,7 @@ async fn events_of_the_log_are_delivered_once_while_either_process_dies() {
     replica.stop().await;
 }
 
-/// A page ends after a megabyte.
+/// A page ends after a megabyte, and knows how many events are missing up to there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_events_are_read_in_several_pages() {
     let mut world = World::start().await;
@@ -199,11 +199,16 @@ async fn long_events_are_read_in_several_pages() {
     world.pay(60).await;
     world.wait_for_log(61).await;
     let lengthen = "update walhook.event set data = (data::jsonb || jsonb_build_object('note', repeat('x', 50000)))::json
-        where sequence > 1";
+        where sequence > 1;
+        delete from walhook.event where sequence = 40";
     run_sql(&world.log().await, lengthen).await;
+    world.payments.remove(39);
 
-    world.cell.run().await;
+    let _sidecar = world.cell.spawn(&[]);
+    let detail = world.wait_for_gap("log_expired").await;
+    assert!(detail.contains("no longer has 1 events after event"), "{detail}");
     world.assert_delivered_once().await;
+    assert_eq!(world.gaps().await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
