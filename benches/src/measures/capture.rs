@@ -64,8 +64,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     rig.set_up("").await?;
 
     // A multiple of the number of rows.
-    let giant = plan.count(1_000_000).next_multiple_of(ROWS);
-    for shape in [Shape::Single(plan.count(500_000)), Shape::Giant(giant)] {
+    let giant = plan.count(500_000).next_multiple_of(ROWS);
+    for shape in [Shape::Single(plan.count(250_000)), Shape::Giant(giant)] {
         plan.show_step(format!("capture: writing {}", shape.name()));
         save_position(&rig).await?;
 

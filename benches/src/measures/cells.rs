@@ -59,7 +59,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 
     for repeat in 1..=repeats {
         plan.show_step(format!("cells: {repeat} of {repeats}"));
-        let transitions = plan.count(100_000);
+        let transitions = plan.count(60_000);
         let backlog = Backlog {
             user: 1,
             transitions,

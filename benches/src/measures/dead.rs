@@ -26,7 +26,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     rig.deliver_sample(1).await?;
 
     // Longer than the timeout of 10 s, so that requests hang, time out and hang again.
-    let length = plan.seconds(15.0);
+    let length = plan.seconds(10.0);
     let repeats = plan.repeats;
     for repeat in 1..=repeats {
         for (name, user) in [(ALONE, 1), (BESIDE, 2)] {

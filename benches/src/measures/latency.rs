@@ -11,8 +11,8 @@ use crate::platform::micros_now;
 use crate::rig::{Rig, require_memory};
 use crate::sidecar::Sidecar;
 
-/// Enough for 70 % of 70,000 events per second over eleven seconds.
-const ROWS: u64 = 600_000;
+/// Enough for 70 % of 70,000 events per second over six seconds.
+const ROWS: u64 = 300_000;
 const FEWEST_ROWS: u64 = 60_000;
 const SHARES: [(f64, &str); 4] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"), (1.0, "max")];
 
@@ -38,7 +38,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 
     let backlog = Backlog {
         user: 1,
-        transitions: plan.count(60_000),
+        transitions: plan.count(30_000),
         fan_out: 1,
         replicas: 1,
     };
@@ -49,7 +49,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 
         // Measured in each repeat, because the machine's speed changes.
         let mut drained = backlog.drain(&mut rig, &mut figures).await?;
-        let overload = Load::at_rate(1, drained.rate * OVERLOAD, plan.seconds(4.0));
+        let overload = Load::at_rate(1, drained.rate * OVERLOAD, plan.seconds(2.0));
 
         ensure!(
             overload.rows() <= rows,
@@ -58,7 +58,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         );
         let sustained =
             sustained_rate(&mut rig, &mut figures, &mut drained.sidecars, overload).await?;
-        let heavy = Load::at_rate(1, sustained * 0.7, plan.seconds(10.0));
+        let heavy = Load::at_rate(1, sustained * 0.7, plan.seconds(5.0));
 
         ensure!(
             heavy.rows() <= rows,

@@ -138,7 +138,7 @@ async fn run(plan: &Plan, rig: &Rig, status: &str) -> anyhow::Result<[f64; 4]> {
 
     let position = rig.platform.position().await?;
     let before = rig.cpu(&[]);
-    let (transactions, per_second) = pgbench(rig, plan.seconds(10.0).as_secs()).await?;
+    let (transactions, per_second) = pgbench(rig, plan.seconds(5.0).as_secs()).await?;
 
     // The CPU time of ended sessions is counted for Postgres as a whole.
     eventually("pgbench's sessions have ended", || async {

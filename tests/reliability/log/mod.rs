@@ -206,7 +206,10 @@ async fn long_events_are_read_in_several_pages() {
 
     let _sidecar = world.cell.spawn(&[]);
     let detail = world.wait_for_gap("log_expired").await;
-    assert!(detail.contains("no longer has 1 events after event"), "{detail}");
+    assert!(
+        detail.contains("no longer has 1 events after event"),
+        "{detail}"
+    );
     world.assert_delivered_once().await;
     assert_eq!(world.gaps().await.len(), 1);
 }
