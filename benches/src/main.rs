@@ -148,20 +148,22 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
     for measure in chosen {
         plan.show_step(measure.name());
-        let started = Instant::now();
+        let taken = Instant::now();
         let mut figures = measure
             .run(&plan)
             .await
             .with_context(|| format!("measuring {}", measure.name()))?;
 
-        figures.add("took", "s", started.elapsed().as_secs_f64());
+        figures.add("took", "s", taken.elapsed().as_secs_f64());
         report.figures.extend(figures.into_list()?);
+        report.took_seconds = started.elapsed().as_secs_f64();
+
+        // After each, so that one that fails does not take the figures of the others with it.
+        write_json(&report, &arguments.json)?;
         plan.progress.inc(1);
     }
 
     plan.progress.finish_and_clear();
-    report.took_seconds = started.elapsed().as_secs_f64();
-    write_json(&report, &arguments.json)?;
     show(&report);
 
     let missed = report.figures.iter().any(|figure| !figure.is_met());

@@ -9,11 +9,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::serve::{ApiParts, serve_api, serve_operations};
 use super::supervisor::BackgroundTasks;
-use super::{API_CONNECTIONS, API_STATEMENT_TIMEOUT, SHUTDOWN_MARGIN, require_compatible_schema};
+use super::{API_CONNECTIONS, API_STATEMENT_TIMEOUT, end, require_compatible_schema};
 use crate::api::{MAX_REQUEST_TIME, PublishedKeys};
 use crate::auth::CellRouters;
 use crate::clock::SystemClock;
-use crate::config::{Config, Shutdown};
+use crate::config::Config;
 use crate::deliver;
 use crate::domain::cell::Cell;
 use crate::store::Store;
@@ -44,10 +44,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         tracer,
     };
 
-    let Shutdown { delay, drain } = config.shutdown;
     let mut tasks = BackgroundTasks::new();
     let health = Health::default();
-    tasks.close_listeners_after(delay.0, health.clone());
+    tasks.close_listeners_after(config.shutdown.delay.0, health.clone());
     health.report_unhealthy(STAGE, "no cell has answered yet");
 
     let routers = CellRouters::new(&config);
@@ -78,12 +77,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         tasks.spawn("cell", served.run(tasks.shutdown.clone()));
     }
 
-    let result = tasks.join(delay.0 + drain.0 + SHUTDOWN_MARGIN).await;
-    if let Some(exporter) = exporter {
-        exporter.flush().await;
-    }
-
-    result
+    end(tasks, &config.shutdown, exporter).await
 }
 
 /// A cell whose users are served.

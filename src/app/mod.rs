@@ -130,16 +130,24 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         config,
     };
 
-    let Shutdown { delay, drain } = app.config.shutdown;
     let mut tasks = BackgroundTasks::new();
 
-    tasks.close_listeners_after(delay.0, app.health.clone());
+    tasks.close_listeners_after(app.config.shutdown.delay.0, app.health.clone());
     app.listen(roles, &mut tasks).await?;
 
     if store_answers || app.wait_for_store(&tasks.shutdown).await? {
         app.start(roles, &mut tasks).await?;
     }
 
+    end(tasks, &app.config.shutdown, exporter).await
+}
+
+/// Waits until the tasks have ended, and sends the last traces.
+async fn end(
+    tasks: BackgroundTasks,
+    Shutdown { delay, drain }: &Shutdown,
+    exporter: Option<traces::Exporter>,
+) -> anyhow::Result<()> {
     let result = tasks.join(delay.0 + drain.0 + SHUTDOWN_MARGIN).await;
 
     if let Some(exporter) = exporter {

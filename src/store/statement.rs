@@ -31,8 +31,6 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::scope::Scope;
 use crate::domain::settings::Settings;
 use crate::domain::subject::EventFilter;
-use crate::postgres::DiskFault;
-use crate::telemetry::count_disk_fault;
 
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
@@ -87,13 +85,13 @@ pub trait Statements: Sync {
 
 impl<C: GenericClient> Statements for C {
     async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
-        let statement = self.prepare_cached(sql).await.map_err(failed)?;
-        self.execute(&statement, params).await.map_err(failed)
+        let statement = self.prepare_cached(sql).await?;
+        Ok(self.execute(&statement, params).await?)
     }
 
     async fn fetch_rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>> {
-        let statement = self.prepare_cached(sql).await.map_err(failed)?;
-        self.query(&statement, params).await.map_err(failed)
+        let statement = self.prepare_cached(sql).await?;
+        Ok(self.query(&statement, params).await?)
     }
 }
 
@@ -124,15 +122,6 @@ impl Store {
         })
         .await
     }
-}
-
-/// Counts a fault of the store's disk.
-fn failed(error: tokio_postgres::Error) -> StoreError {
-    if let Some(fault) = DiskFault::of(&error) {
-        count_disk_fault("store", fault.as_str());
-    }
-
-    StoreError::Query(error)
 }
 
 /// A type that a row is read as: a struct with [`from_row!`], or the value of a row's only column,

@@ -14,7 +14,7 @@ const USERS: std::ops::RangeInclusive<u64> = 2..=101;
 const WEBHOOKS_EACH: u64 = 10;
 /// Each event was delivered to the ten webhooks of its user.
 const EVENTS: u64 = 500_000;
-const PENDING: u64 = 1_000_000;
+const PENDING: u64 = 250_000;
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("growth");
