@@ -42,13 +42,13 @@ const WAYS: [Way; 2] = [
     Way {
         name: "as shipped",
         settings: "",
-        single: 0.75,
-        giant: 0.5,
+        single: 1.0,
+        giant: 0.6,
     },
     Way {
         name: "without the ledger",
         settings: "ledger = false",
-        single: 1.25,
+        single: 1.3,
         giant: 1.0,
     },
 ];

@@ -84,7 +84,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         "into the log / a single store",
         RELAY,
         SINGLE,
-        Some(Must::AtLeast(0.85)),
+        Some(Must::AtLeast(1.1)),
     );
     figures.ratio(
         "beside a dead store / alone",

@@ -54,14 +54,14 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             name: "one webhook",
             backlog: one,
             concurrency: 64,
-            of_bare: 0.15,
+            of_bare: 0.12,
             memory: SMALL_MEMORY,
         },
         Case {
             name: "ten webhooks",
             backlog: ten,
             concurrency: 256,
-            of_bare: 0.25,
+            of_bare: 0.16,
             memory: MEMORY,
         },
     ];

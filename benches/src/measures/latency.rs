@@ -73,7 +73,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             &mut drained.sidecars,
             ordinary,
             "50/s",
-            Bounds { p50: 2.0, p99: 2.0 },
+            Bounds { p50: 4.0, p99: 3.0 },
         )
         .await?;
 
