@@ -148,13 +148,13 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
     for measure in chosen {
         plan.show_step(measure.name());
-        let taken = Instant::now();
+        let measure_started = Instant::now();
         let mut figures = measure
             .run(&plan)
             .await
             .with_context(|| format!("measuring {}", measure.name()))?;
 
-        figures.add("took", "s", taken.elapsed().as_secs_f64());
+        figures.add("took", "s", measure_started.elapsed().as_secs_f64());
         report.figures.extend(figures.into_list()?);
         report.took_seconds = started.elapsed().as_secs_f64();
 

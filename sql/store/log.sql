@@ -28,7 +28,7 @@ select -1::bigint as sequence, null::uuid as id, null as user_id, null as kind, 
         'before', (select id from walhook.event where sequence = $1 limit 1),
         'newest', (select json_build_array(number, id) from newest),
         -- The numbers of shards that are not read are counted in the index.
-        'missing', (select number from newest) - $1
+        'missing', coalesce((select number from newest) - $1, 0)
             - (select count(*) from walhook.event where sequence > $1 and sequence <= (select number from newest))
     ) as state
 from walhook.event_sequence

@@ -24,13 +24,13 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{GenericClient, Transaction};
-use futures_util::StreamExt;
+use futures_util::TryStreamExt;
 use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::handoffs::{Handoffs, Locked, unpack};
-use super::statement::{Statements, arrays, from_row};
+use super::statement::{Statements, arrays, from_row, stream_rows};
 use super::{Result, Store, StoreError, hours, plan_by_index};
 use crate::domain::delivery::{Delivery, DeliveryClass, Lease, NewDelivery, lease_length};
 use crate::failpoint::failpoint;
@@ -332,7 +332,6 @@ async fn claim(
     NewLease { lease, length }: NewLease,
 ) -> Result<Claimed> {
     let statement = claim_statement(request.class);
-    let statement = transaction.prepare_cached(statement).await?;
     let (webhooks, limits): (Vec<Uuid>, Vec<i64>) = request
         .limits
         .iter()
@@ -357,10 +356,10 @@ async fn claim(
         end_with,
     ];
 
-    let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);
+    let mut rows = pin!(stream_rows(transaction, statement, &arguments).await?);
     let mut claimed = Claimed::default();
 
-    while let Some(row) = rows.next().await.transpose()? {
+    while let Some(row) = rows.try_next().await? {
         claimed.visited = row.get::<_, i64>("visited") as usize;
         claimed.last_visited = row
             .get::<_, Option<Uuid>>("last")
@@ -404,15 +403,11 @@ pub async fn promote(
         return Ok(Vec::new());
     };
 
-    let statement = transaction.prepare_cached(sql::delivery::PROMOTE).await?;
-    let mut rows = pin!(
-        transaction
-            .query_raw(&statement, keys.followed_by(&[&token, &seconds]))
-            .await?
-    );
+    let params = keys.followed_by(&[&token, &seconds]);
+    let mut rows = pin!(stream_rows(transaction, sql::delivery::PROMOTE, &params).await?);
     let mut promoted = Claimed::default();
 
-    while let Some(row) = rows.next().await.transpose()? {
+    while let Some(row) = rows.try_next().await? {
         promoted.add(&row, lease.lease, max_bytes)?;
     }
 

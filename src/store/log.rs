@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::statement::{Statements, column, from_row};
+use super::statement::{Statements, column, from_row, stream_rows};
 use super::{Result, Store, StoreError};
 use crate::domain::cell::{Cell, Shards};
 use crate::domain::event::{Event, EventKind};
@@ -39,19 +39,15 @@ pub struct LogState {
     /// The number and the id of the last event of the page, of any shard. None if there is none.
     pub newest: Option<(u64, Uuid)>,
     /// How many events up to the newest one the log no longer has.
-    missing: Option<u64>,
+    pub missing: u64,
     /// The epoch of the reader's cell; for a reader without one, of any cell.
     pub epoch: Option<i64>,
 }
 
 impl LogState {
-    /// None if the server is a standby.
+    /// Returns the server's lineage. None if the server is a standby.
     pub fn lineage(&self) -> Option<Lineage> {
         Lineage::of_server(self.system_identifier, self.timeline.as_deref())
-    }
-
-    pub fn missing(&self) -> u64 {
-        self.missing.unwrap_or(0)
     }
 }
 
@@ -61,7 +57,7 @@ pub struct LogPage {
     pub state: LogState,
     /// The next events of the reader's shards.
     pub events: Vec<Event>,
-    /// Whether the page has more events, which were not read.
+    /// Whether the page may have more events, which were not read.
     pub is_cut: bool,
     /// The kind of the event after them, if this build does not know it.
     pub unknown: Option<String>,
@@ -112,8 +108,7 @@ impl Store {
 
         self.statement(async {
             let connection = self.connection().await?;
-            let statement = connection.prepare_cached(sql::log::PAGE).await?;
-            let mut rows = pin!(connection.query_raw(&statement, params).await?);
+            let mut rows = pin!(stream_rows(&*connection, sql::log::PAGE, &params).await?);
 
             let Some(first) = rows.try_next().await? else {
                 return Err(StoreError::Corrupt(
@@ -155,7 +150,7 @@ impl Store {
         .await
     }
 
-    /// Like [`Store::log_page`], without events.
+    /// Returns the state of the log, with the id of the event at `after`.
     pub async fn log_state(&self, after: u64) -> Result<LogState> {
         Ok(self.log_page(after, 0, None).await?.state)
     }

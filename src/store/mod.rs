@@ -52,12 +52,11 @@ use uuid::Uuid;
 use crate::failpoint::Injected;
 use crate::postgres::DiskFault;
 use crate::sql::store as sql;
-use crate::telemetry::count_disk_fault;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the store: {}", crate::postgres::describe(.0))]
-    Query(#[source] tokio_postgres::Error),
+    Query(#[from] tokio_postgres::Error),
     #[error("the store: {0}")]
     Connect(#[from] crate::postgres::ConnectError),
     #[error("the store: no connection free: {0}")]
@@ -68,17 +67,6 @@ pub enum StoreError {
     Migration(String),
     #[error("the store holds something unexpected: {0}")]
     Corrupt(String),
-}
-
-/// Counts a fault of the store's disk.
-impl From<tokio_postgres::Error> for StoreError {
-    fn from(error: tokio_postgres::Error) -> StoreError {
-        if let Some(fault) = DiskFault::of(&error) {
-            count_disk_fault("store", fault.as_str());
-        }
-
-        StoreError::Query(error)
-    }
 }
 
 impl StoreError {

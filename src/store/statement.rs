@@ -16,6 +16,7 @@
 use std::error::Error;
 
 use deadpool_postgres::GenericClient;
+use futures_util::{Stream, TryStreamExt};
 use jiff::Timestamp;
 use postgres_types::private::BytesMut;
 use postgres_types::{FromSqlOwned, IsNull, Json, PgLsn, ToSql, Type, to_sql_checked};
@@ -31,6 +32,8 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::scope::Scope;
 use crate::domain::settings::Settings;
 use crate::domain::subject::EventFilter;
+use crate::postgres::DiskFault;
+use crate::telemetry::count_disk_fault;
 
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
@@ -85,14 +88,30 @@ pub trait Statements: Sync {
 
 impl<C: GenericClient> Statements for C {
     async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
-        let statement = self.prepare_cached(sql).await?;
-        Ok(self.execute(&statement, params).await?)
+        let statement = self.prepare_cached(sql).await.map_err(failed)?;
+        self.execute(&statement, params).await.map_err(failed)
     }
 
     async fn fetch_rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>> {
-        let statement = self.prepare_cached(sql).await?;
-        Ok(self.query(&statement, params).await?)
+        let statement = self.prepare_cached(sql).await.map_err(failed)?;
+        self.query(&statement, params).await.map_err(failed)
     }
+}
+
+/// Runs a statement, and returns its rows one by one: those that the caller does not need do not
+/// stay in memory.
+pub async fn stream_rows<C: GenericClient>(
+    client: &C,
+    sql: &str,
+    params: &Params<'_>,
+) -> Result<impl Stream<Item = Result<Row>> + use<C>> {
+    let statement = client.prepare_cached(sql).await.map_err(failed)?;
+    let rows = client
+        .query_raw(&statement, params.iter().copied())
+        .await
+        .map_err(failed)?;
+
+    Ok(rows.map_err(failed))
 }
 
 /// Within the store's time limit.
@@ -122,6 +141,15 @@ impl Store {
         })
         .await
     }
+}
+
+/// Counts a fault of the store's disk.
+fn failed(error: tokio_postgres::Error) -> StoreError {
+    if let Some(fault) = DiskFault::of(&error) {
+        count_disk_fault("store", fault.as_str());
+    }
+
+    StoreError::Query(error)
 }
 
 /// A type that a row is read as: a struct with [`from_row!`], or the value of a row's only column,

@@ -199,13 +199,13 @@ impl World {
         self.rig.rest().await?;
 
         // Both read the backlog. The relay is idle.
-        let before = Cpu::now(&[], self.rig.receiver.pid(), self.log.pid().unwrap_or(0));
+        let before = self.cpu_of_log();
         let mut sidecars = vec![relay];
         for (cell, name) in self.cells.iter().zip(["a", "b"]) {
             sidecars.push(cell.installation.start(name, "capture,deliver")?);
         }
         self.wait_until_read(wanted).await?;
-        let after = Cpu::now(&[], self.rig.receiver.pid(), self.log.pid().unwrap_or(0));
+        let after = self.cpu_of_log();
         let micros = after.since(&before, Kind::Postgres) * 1e6 / (transitions * 2) as f64;
         figures.add("CPU of the log store for each event and cell", "µs", micros);
         self.settle().await?;
@@ -230,6 +230,10 @@ impl World {
         }
 
         Ok(())
+    }
+
+    fn cpu_of_log(&self) -> Cpu {
+        Cpu::now(&[], self.rig.receiver.pid(), self.log.pid().unwrap_or(0))
     }
 
     async fn load(

@@ -31,7 +31,7 @@ use crate::telemetry;
 
 pub use start::{cell, is_same, repair, setup};
 
-/// A page of a small cell has at most as many times the numbers of a store without cells.
+/// A page of a small cell has at most this many times the numbers of a page of a store without cells.
 const MAX_PARTS: u64 = 16;
 
 /// Reads until shutdown or a permanent error.
@@ -285,7 +285,7 @@ impl LogSession<'_> {
         };
 
         let read = number - after.number;
-        let missed = state.missing();
+        let missed = state.missing;
 
         if missed > 0 {
             // Which of them are before the end of a page that was cut is not known.
