@@ -24,11 +24,13 @@ const ENTRY_OVERHEAD: usize = 128;
 /// The add-ons of one user, each with the number of rows that say so.
 type Addons = HashMap<Box<str>, i32>;
 
+/// The ids and looked-up columns of one table's rows. None for a row that does not exist.
+type Rows = HashMap<i64, Option<Arc<Tuple>>>;
+
 #[derive(Default)]
 pub struct Cache {
-    /// Rows of [`Table::looked_up`] tables: their ids and looked-up columns. None for a row that does
-    /// not exist.
-    rows: HashMap<(Table, i64), Option<Arc<Tuple>>>,
+    /// Rows of [`Table::looked_up`] tables, by table: a batch drops whole tables.
+    rows: HashMap<Table, Rows>,
     /// The ids of all files of a transcoder queue entry.
     files: HashMap<i64, BTreeSet<i64>>,
     addons: HashMap<UserId, Addons>,
@@ -113,7 +115,11 @@ impl Cache {
 
     /// Returns the row as of the last change that was applied.
     pub fn row(&self, table: Table, id: i64) -> Option<Option<Arc<Tuple>>> {
-        let known = self.rows.get(&(table, id)).cloned();
+        let known = self
+            .rows
+            .get(&table)
+            .and_then(|rows| rows.get(&id))
+            .cloned();
         known.or_else(|| self.emptied.contains(&table).then_some(None))
     }
 
@@ -130,7 +136,7 @@ impl Cache {
     pub fn forget(&mut self, table: Table) {
         match table {
             Table::UserAddon => self.addons.clear(),
-            _ => self.rows.retain(|(other, _), _| *other != table),
+            _ => drop(self.rows.remove(&table)),
         }
 
         if table == Table::TranscoderQueueFile {
@@ -299,7 +305,7 @@ impl Cache {
         let Some(state) = State::of_looked_up(table, &row) else {
             // Neither the stream nor the store has all values: the row is read again when it is
             // needed.
-            self.rows.remove(&(table, id));
+            self.rows.get_mut(&table).map(|rows| rows.remove(&id));
             return;
         };
 
@@ -343,7 +349,10 @@ impl Cache {
 
     fn put_row(&mut self, table: Table, id: i64, row: Option<Tuple>) {
         self.written += ENTRY_OVERHEAD + row.as_ref().map_or(0, weight);
-        self.rows.insert((table, id), row.map(Arc::new));
+        self.rows
+            .entry(table)
+            .or_default()
+            .insert(id, row.map(Arc::new));
     }
 }
 
