@@ -158,7 +158,7 @@ impl Dispatch {
 
         // Those of slow webhooks are claimed again when their leases end: before, they would only
         // wait here again.
-        if self.schedule.speed(delivery.webhook) != Speed::Slow {
+        if self.schedule.speed(delivery.webhook) < Speed::Slow {
             self.expiring.push(delivery);
         }
     }

@@ -28,6 +28,9 @@ const SHARE_OF_FREE: usize = 4;
 /// timeout, and longer than most receivers need. While thousands of new ones hang, permits become
 /// free after this time.
 pub const RESPONSIVE: Duration = Duration::from_millis(500);
+/// A receiver hangs if its last request took at least this long. Those that answer, even late, do
+/// not wait behind it.
+pub const HANGING: Duration = Duration::from_secs(2);
 /// Responsive webhooks, and slow ones, that are remembered while nothing is held for them. Those
 /// forgotten count as unknown until their next answer.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
@@ -182,14 +185,7 @@ impl HandoffCounters {
         is_detached: bool,
     ) {
         if let Some(took) = took {
-            self.set_speed(
-                webhook,
-                if took <= RESPONSIVE {
-                    Speed::Responsive
-                } else {
-                    Speed::Slow
-                },
-            );
+            self.set_speed(webhook, Speed::of(took));
         }
 
         self.change(webhook, |load| {
@@ -210,7 +206,7 @@ impl HandoffCounters {
         let WebhookLoad { load, speed } = self.webhook(webhook);
         let limit = speed.share(permits * DETACHED);
         let detaches =
-            speed != Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
+            speed < Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
 
         if detaches {
             self.change(webhook, |load| {
@@ -219,14 +215,14 @@ impl HandoffCounters {
             });
         }
 
-        self.set_speed(webhook, Speed::Slow);
+        self.set_speed(webhook, speed.max(Speed::Slow));
         detaches
     }
 
     fn set_speed(&mut self, id: Uuid, to: Speed) {
         let (remembering, forgetting) = match to {
             Speed::Responsive => (&mut self.responsive, &mut self.slow),
-            Speed::Unknown | Speed::Slow => (&mut self.slow, &mut self.responsive),
+            Speed::Unknown | Speed::Slow | Speed::Hanging => (&mut self.slow, &mut self.responsive),
         };
 
         let forgotten = remembering.push(id, ()).filter(|(other, ())| *other != id);
@@ -360,6 +356,7 @@ mod tests {
     use super::*;
 
     const QUICK: Option<Duration> = Some(Duration::from_millis(5));
+    const LATE: Option<Duration> = Some(Duration::from_millis(600));
     const HANGING: Option<Duration> = Some(Duration::from_secs(10));
 
     fn id(number: usize) -> Uuid {
@@ -457,33 +454,36 @@ mod tests {
     }
 
     #[test]
-    fn slow_webhooks_leave_budget_to_new_ones_and_both_to_responsive_ones() {
+    fn webhooks_of_each_speed_leave_budget_to_faster_ones() {
         let budget = DeliveryBudget::default();
         deliver(&budget, 0..5_000, QUICK);
-        deliver(&budget, 30_000..39_000, HANGING);
+        deliver(&budget, 30_000..34_000, LATE);
+        deliver(&budget, 40_000..44_000, HANGING);
 
-        let slow = fill(&budget, 30_000..39_000, 1);
-        let new = fill(&budget, 10_000..30_000, 1);
+        let hanging = fill(&budget, 40_000..44_000, 1);
+        let slow = hanging + fill(&budget, 30_000..34_000, 1);
+        let new = slow + fill(&budget, 10_000..30_000, 1);
 
         assert_eq!(
-            [slow, slow + new],
-            [Speed::Slow, Speed::Unknown].map(|speed| speed.share(CAPACITY))
+            [hanging, slow, new],
+            [Speed::Hanging, Speed::Slow, Speed::Unknown].map(|speed| speed.share(CAPACITY))
         );
-        assert_eq!(fill(&budget, 0..5_000, 1), CAPACITY - slow - new);
+        assert_eq!(fill(&budget, 0..5_000, 1), CAPACITY - new);
         assert_eq!(budget.counters().free(), 0);
     }
 
     #[test]
     fn the_last_answer_decides_the_speed() {
-        use Speed::{Responsive, Slow, Unknown};
+        use Speed::{Hanging, Responsive, Slow, Unknown};
 
         let budget = DeliveryBudget::default();
 
         for (took, speed) in [
             (None, Unknown),
             (QUICK, Responsive),
-            (HANGING, Slow),
-            (None, Slow),
+            (HANGING, Hanging),
+            (None, Hanging),
+            (LATE, Slow),
             (QUICK, Responsive),
             (None, Responsive),
         ] {
@@ -496,7 +496,7 @@ mod tests {
         let mut counters = budget.counters();
 
         counters.start(id(1), DeliveryClass::Fresh);
-        counters.finish(id(1), DeliveryClass::Fresh, 7, HANGING, false);
+        counters.finish(id(1), DeliveryClass::Fresh, 7, LATE, false);
 
         let one = Load {
             deliveries: 1,
@@ -504,10 +504,13 @@ mod tests {
             ..Load::default()
         };
 
-        assert_eq!(counters.held, [Load::default(), Load::default(), one]);
+        assert_eq!(
+            counters.held,
+            [Load::default(), Load::default(), one, Load::default()]
+        );
         counters.start(id(1), DeliveryClass::Fresh);
         counters.finish(id(1), DeliveryClass::Fresh, 8, QUICK, false);
-        assert_eq!(counters.held, [Load::default(); 3]);
+        assert_eq!(counters.held, [Load::default(); Speed::ALL.len()]);
     }
 
     #[test]
@@ -551,7 +554,7 @@ mod tests {
             (23 - PERMITS * DETACHED, 1)
         );
         counters.finish(id(1), DeliveryClass::Fresh, 1, HANGING, true);
-        assert_eq!(counters.speed(id(1)), Speed::Slow);
+        assert_eq!(counters.speed(id(1)), Speed::Hanging);
 
         let detached = counters.total(|load| load.detached);
         assert_eq!(
@@ -559,7 +562,7 @@ mod tests {
             (23 - PERMITS * DETACHED, PERMITS * DETACHED - 1)
         );
         drop(counters);
-        assert!(!note_slow(1), "it is known to be slow");
+        assert!(!note_slow(1), "it is known to hang");
         assert!(note_slow(5));
     }
 

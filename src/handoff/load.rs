@@ -1,5 +1,8 @@
 //! What a process holds for webhooks of each speed, and the shares of the speeds.
 
+use std::time::Duration;
+
+use super::budget::{HANGING, RESPONSIVE};
 use crate::domain::delivery::DeliveryClass;
 
 /// Deliveries held, the bytes of their data, how many of them are in flight, how many of these
@@ -46,7 +49,7 @@ impl Load {
 }
 
 /// What the requests to a webhook say about its receiver. The order is that of [`Speed::ALL`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Speed {
     /// The last request took at most [`RESPONSIVE`](super::RESPONSIVE), and none has taken longer
     /// since.
@@ -55,19 +58,38 @@ pub enum Speed {
     #[default]
     Unknown,
     Slow,
+    /// The last request took at least [`HANGING`](super::HANGING).
+    Hanging,
 }
 
 impl Speed {
-    pub const ALL: [Speed; 3] = [Speed::Responsive, Speed::Unknown, Speed::Slow];
+    pub const ALL: [Speed; 4] = [
+        Speed::Responsive,
+        Speed::Unknown,
+        Speed::Slow,
+        Speed::Hanging,
+    ];
+
+    /// Returns what a request says that took so long.
+    pub fn of(took: Duration) -> Speed {
+        if took <= RESPONSIVE {
+            Speed::Responsive
+        } else if took < HANGING {
+            Speed::Slow
+        } else {
+            Speed::Hanging
+        }
+    }
 
     /// Returns the part of `total` that webhooks of this speed and of those after it may use
-    /// together. At least one. However many receivers hang, a quarter is left to new webhooks and
-    /// responsive ones, and another quarter to responsive ones alone.
+    /// together. At least one. However many receivers hang, a quarter is left to responsive
+    /// webhooks alone, another quarter to these and new ones, and an eighth to all that answer.
     pub const fn share(self, total: usize) -> usize {
         match self {
             Speed::Responsive => total,
             Speed::Unknown => total - total / 4,
             Speed::Slow => total - total / 2,
+            Speed::Hanging => total - total / 2 - total / 8,
         }
     }
 }

@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use self::budget::{
-    CAPACITY, CAPACITY_BYTES, ClaimLimits, DETACHED, DeliveryBudget, HandoffCounters, PER_WEBHOOK,
-    RESPONSIVE,
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, DETACHED, DeliveryBudget, HANGING, HandoffCounters,
+    PER_WEBHOOK, RESPONSIVE,
 };
 pub use self::load::Speed;
 use crate::domain::delivery::{Delivery, Lease, NewDelivery, Place};

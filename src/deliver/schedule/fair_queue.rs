@@ -141,6 +141,7 @@ pub mod tests {
     use crate::handoff::DeliveryBudget;
 
     const QUICK: Duration = Duration::from_millis(5);
+    const LATE: Duration = Duration::from_millis(600);
     const HANGING: Duration = Duration::from_secs(10);
 
     pub fn delivery(webhook: u128, number: u128, attempt: u16) -> Delivery {
@@ -361,6 +362,27 @@ pub mod tests {
     }
 
     #[test]
+    fn a_receiver_that_once_answers_late_does_not_wait_behind_those_that_hang() {
+        let mut queue = queue(256, 32);
+        prove(&mut queue, 1..=1);
+
+        for webhook in 1_000..4_000 {
+            push(&mut queue, webhook, 1, 1);
+            assert!(queue.pop(true).is_some());
+            finish(&mut queue, webhook, Some(HANGING));
+        }
+
+        (1_000..4_000).for_each(|webhook| push(&mut queue, webhook, 1, 1));
+        assert_eq!(pop_all(&mut queue).len(), Speed::Hanging.share(256));
+
+        for number in 2..10 {
+            push(&mut queue, 1, number, 1);
+            assert_eq!(pop_all(&mut queue), [(1, number)]);
+            finish(&mut queue, 1, Some(LATE));
+        }
+    }
+
+    #[test]
     fn responsive_webhooks_do_not_starve_new_ones() {
         let mut queue = queue(8, 4);
         prove(&mut queue, 1..=4);
@@ -440,14 +462,14 @@ pub mod tests {
         // A first attempt and a retry of each.
         (1_000..1_100)
             .for_each(|webhook| (1..=2).for_each(|attempt| push(&mut queue, webhook, 1, attempt)));
-        assert_eq!(pop_all(&mut queue).len(), Speed::Slow.share(64));
+        assert_eq!(pop_all(&mut queue).len(), Speed::Hanging.share(64));
 
         assert_eq!(
             queue
                 .budget
                 .counters()
                 .free_permits(64, Speed::Responsive, DeliveryClass::Retry),
-            32 - 16
+            32 - Speed::Hanging.share(32)
         );
 
         (2_000..2_010).for_each(|webhook| push(&mut queue, webhook, 1, 1));
