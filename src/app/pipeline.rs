@@ -21,9 +21,9 @@ use crate::telemetry::health::Health;
 use crate::telemetry::recurring;
 use crate::telemetry::traces::Tracer;
 
-/// Capacity of the channel from capture to enqueue, in batches: few, because a batch may hold a
-/// thousand changes.
-const BATCHES_AHEAD: usize = 4;
+/// Capacity of the channel from capture to enqueue, in batches: few, because a batch may hold
+/// thousands of changes.
+const BATCHES_AHEAD: usize = 2;
 /// How long to wait before capturing again, after a gap or when another process has taken over.
 const RESTART_DELAY: Duration = Duration::from_secs(2);
 

@@ -6,8 +6,8 @@ use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
 
 /// A batch is sent at the latest with this many changes, or values of this many bytes.
-const MAX_CHANGES: usize = 1_000;
-const MAX_WEIGHT: usize = 1 << 20;
+const MAX_CHANGES: usize = 4_000;
+const MAX_WEIGHT: usize = 4 << 20;
 
 /// Changes that are not sent yet, and their positions.
 #[derive(Debug, Default)]
