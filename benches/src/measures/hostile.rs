@@ -1,11 +1,10 @@
 //! An ordinary webhook, and a polite API client of its owner, beside others that behave badly:
 //!
 //! - a tenant that attacks: it calls the API far above its limit, with queries of the delivery log
-//!   that match nothing, its receivers hang, and there are more slow API clients than connections;
-//! - the same tenant, whose receivers send interim responses without end, or heads that do not end;
+//!   that match nothing, there are more slow API clients than connections, and its receivers hang or
+//!   send interim responses, or heads, without end;
 //! - ten thousand receivers of a thousand tenants, of which a third misbehave, each in one of six
-//!   ways;
-//! - the slow API clients without anything else.
+//!   ways.
 //!
 //! Each is compared with the same tenants while they behave: with the same changes of their rows
 //! and receivers that answer.
@@ -42,7 +41,7 @@ const WEBHOOKS_EACH: usize = 10;
 /// Tenants of the ten thousand receivers, including the hostile one.
 const TENANTS: u64 = 1_000;
 /// Entries of the searched attempt log.
-const LINES: u64 = 1_000_000;
+const LINES: u64 = 250_000;
 /// Seconds between the start of the other tenants' activity and that of the load, for all cases.
 /// The activity starts with a delivery to each receiver: those that answer do so in this time, and
 /// those that do not are in flight, or queued, from then on. All slow clients have connected too.
@@ -57,65 +56,32 @@ const RATE: f64 = 150.0;
 /// requests of 50 KB each wait for receivers.
 const MEMORY: f64 = 160.0;
 
-const ALONE: Case = Case {
-    name: "alone",
-    tenants: 0,
-    receivers: Conduct::Answer,
-    api: Api::Quiet,
+const ATTACK: Pair = Pair {
+    hostile: Case {
+        name: "beside the hostile tenant",
+        tenants: 1,
+        receivers: Conduct::Attack,
+    },
+    good: Case {
+        name: "beside the same tenant while it behaves",
+        tenants: 1,
+        receivers: Conduct::Answer,
+    },
+    ratio: "hostile tenant / the same while it behaves",
 };
-const BEHAVING: Case = Case {
-    name: "beside the same tenant while it behaves",
-    tenants: 1,
-    receivers: Conduct::Answer,
-    api: Api::Quiet,
+const RECEIVERS: Pair = Pair {
+    hostile: Case {
+        name: "beside ten thousand receivers, a third hostile",
+        tenants: TENANTS,
+        receivers: Conduct::Mixed,
+    },
+    good: Case {
+        name: "beside ten thousand receivers that answer",
+        tenants: TENANTS,
+        receivers: Conduct::Answer,
+    },
+    ratio: "receivers, a third hostile / that answer",
 };
-const PAIRS: [Pair; 4] = [
-    Pair {
-        hostile: Case {
-            name: "beside the hostile tenant",
-            tenants: 1,
-            receivers: Conduct::Hang,
-            api: Api::Attacked,
-        },
-        good: BEHAVING,
-        ratio: "hostile tenant / the same while it behaves",
-    },
-    Pair {
-        hostile: Case {
-            name: "beside a tenant whose receivers send without end",
-            tenants: 1,
-            receivers: Conduct::SendEndlessly,
-            api: Api::Quiet,
-        },
-        good: BEHAVING,
-        ratio: "receivers that send without end / that answer",
-    },
-    Pair {
-        hostile: Case {
-            name: "beside ten thousand receivers, a third hostile",
-            tenants: TENANTS,
-            receivers: Conduct::Mixed,
-            api: Api::Quiet,
-        },
-        good: Case {
-            name: "beside ten thousand receivers that answer",
-            tenants: TENANTS,
-            receivers: Conduct::Answer,
-            api: Api::Quiet,
-        },
-        ratio: "receivers, a third hostile / that answer",
-    },
-    Pair {
-        hostile: Case {
-            name: "beside slow API clients",
-            tenants: 0,
-            receivers: Conduct::Answer,
-            api: Api::Slow,
-        },
-        good: ALONE,
-        ratio: "slow API clients / alone",
-    },
-];
 
 /// A case, the same case while the others behave, and the name of their ratio.
 struct Pair {
@@ -131,28 +97,16 @@ struct Case {
     /// The number of other tenants whose rows change.
     tenants: u64,
     receivers: Conduct,
-    api: Api,
 }
 
 /// How the receivers of the other tenants behave.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Conduct {
     Answer,
-    Hang,
-    /// They send without end before their responses.
-    SendEndlessly,
+    /// They hang or send without end, and their owner attacks the API.
+    Attack,
     /// A third misbehave.
     Mixed,
-}
-
-/// How the other tenants use the API.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Api {
-    Quiet,
-    /// By slow clients.
-    Slow,
-    /// By slow clients, and by more queries than are allowed.
-    Attacked,
 }
 
 impl Case {
@@ -191,16 +145,11 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut rig = installed(plan, &mut others).await?;
     let repeats = plan.repeats;
     let length = plan.seconds(LENGTH);
-    let [attack, endless, receivers, slow] = PAIRS;
-
     let cases = [
-        ALONE,
-        BEHAVING,
-        attack.hostile,
-        endless.hostile,
-        receivers.good,
-        receivers.hostile,
-        slow.hostile,
+        ATTACK.good,
+        ATTACK.hostile,
+        RECEIVERS.good,
+        RECEIVERS.hostile,
     ];
 
     for repeat in 1..=repeats {
@@ -226,7 +175,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         hostile,
         good,
         ratio,
-    } in PAIRS
+    } in [ATTACK, RECEIVERS]
     {
         figures.ratio(
             ratio,
@@ -241,15 +190,6 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
             &p99(good.name),
             None,
         );
-
-        if good.name != ALONE.name {
-            figures.ratio(
-                format!("{} / alone", hostile.receipts()),
-                &hostile.receipts(),
-                &ALONE.receipts(),
-                None,
-            );
-        }
     }
 
     Ok(figures)
@@ -273,8 +213,7 @@ impl Others {
     async fn set_receivers(&mut self, rig: &Rig, conduct: Conduct) -> anyhow::Result<()> {
         let kinds = (0..self.webhooks.len()).map(|number| match conduct {
             Conduct::Answer => Kind::Answer,
-            Conduct::Hang => Kind::Hang,
-            Conduct::SendEndlessly => Kind::ENDLESS[number % Kind::ENDLESS.len()],
+            Conduct::Attack => Kind::ATTACKING[number % Kind::ATTACKING.len()],
             Conduct::Mixed => mixed(number),
         });
 
@@ -297,13 +236,9 @@ impl Others {
 
     /// What the tenants do in a case.
     fn activity(&self, case: Case) -> Activity {
-        let searched = (case.api == Api::Attacked).then(|| self.webhooks[0].to_string());
+        let attacked = (case.receivers == Conduct::Attack).then(|| self.webhooks[0].to_string());
         let users = HOSTILE..HOSTILE + case.tenants.min(self.tenants);
-        Activity {
-            searched,
-            has_slow_clients: case.api != Api::Quiet,
-            users,
-        }
+        Activity { attacked, users }
     }
 }
 
@@ -397,28 +332,26 @@ async fn run(
     let committed_at = running.committed_at;
     running.end(figures, &sidecars[0]).await?;
 
-    if receivers > 0 {
-        let reach = Reach::wait(&mut others.receiver, receivers).await?;
-        figures.add(
-            format!("{}: receivers reached before the load", case.name),
-            "",
-            before.receivers() as f64,
-        );
-        reach.require_all(figures, case.name, receivers, committed_at);
+    let reach = Reach::wait(&mut others.receiver, receivers).await?;
+    figures.add(
+        format!("{}: receivers reached before the load", case.name),
+        "",
+        before.receivers() as f64,
+    );
+    reach.require_all(figures, case.name, receivers, committed_at);
 
-        if case.receivers == Conduct::Mixed {
-            reach.record_kinds(figures);
-            figures.add(
-                "requests that wait for slow receivers, before the load",
-                "",
-                before.slow() as f64,
-            );
-            figures.add(
-                "requests that wait for slow receivers, after the load",
-                "",
-                after.slow() as f64,
-            );
-        }
+    if case.receivers == Conduct::Mixed {
+        reach.record_kinds(figures);
+        figures.add(
+            "requests that wait for slow receivers, before the load",
+            "",
+            before.slow() as f64,
+        );
+        figures.add(
+            "requests that wait for slow receivers, after the load",
+            "",
+            after.slow() as f64,
+        );
     }
 
     Ok((measured, sidecars))

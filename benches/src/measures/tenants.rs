@@ -27,10 +27,10 @@ pub const ROWS: u64 = 100;
 
 /// What the tenants do.
 pub struct Activity {
-    /// The webhook whose attempt log is searched over the API. `None` if it is not searched.
-    pub searched: Option<String>,
-    pub has_slow_clients: bool,
-    /// The users whose rows change. May be empty.
+    /// The webhook whose attempt log is searched over the API, while slow clients connect to it.
+    /// `None` if the API is left alone.
+    pub attacked: Option<String>,
+    /// The users whose rows change.
     pub users: Range<u64>,
 }
 
@@ -46,7 +46,6 @@ pub struct Running {
     slow_clients: Option<SlowClients>,
     counts: Arc<Counts>,
     started: Instant,
-    is_searching: bool,
     /// When the first transitions were committed, in microseconds since 1970.
     pub committed_at: u64,
 }
@@ -60,22 +59,15 @@ impl Running {
         platform: &str,
         runtime: &Handle,
     ) -> anyhow::Result<Running> {
-        let Activity {
-            searched,
-            has_slow_clients,
-            users,
-        } = activity;
+        let Activity { attacked, users } = activity;
         let mut tasks = JoinSet::new();
         let counts = Arc::new(Counts::default());
-        let slow_clients = if has_slow_clients {
-            Some(SlowClients::start(sidecar, runtime)?)
-        } else {
-            None
-        };
+        let mut slow_clients = None;
 
-        if let Some(searched) = &searched {
+        if let Some(webhook) = attacked {
+            slow_clients = Some(SlowClients::start(sidecar, runtime)?);
             let url = format!(
-                "{}/webhooks/{searched}/logs?event=payment.statement_ready&outcome=failed",
+                "{}/webhooks/{webhook}/logs?event=payment.statement_ready&outcome=failed",
                 sidecar.api()
             );
             let token = token(users.start)?;
@@ -91,24 +83,20 @@ impl Running {
 
         let committed_at = micros_now();
 
-        if !users.is_empty() {
-            let url = platform.to_owned();
-            let moved = users.clone();
-            runtime
-                .spawn(async move { move_all(&url, moved).await })
-                .await??;
-            tasks.spawn_on(transitions(platform.to_owned(), users), runtime);
-        }
+        let url = platform.to_owned();
+        let moved = users.clone();
+        runtime
+            .spawn(async move { move_all(&url, moved).await })
+            .await??;
+        tasks.spawn_on(transitions(platform.to_owned(), users), runtime);
 
         let started = Instant::now();
-        let is_searching = searched.is_some();
 
         Ok(Running {
             tasks,
             slow_clients,
             counts,
             started,
-            is_searching,
             committed_at,
         })
     }
@@ -120,15 +108,7 @@ impl Running {
                 .end(figures, sidecar)
                 .await
                 .context("slow API clients")?;
-        }
 
-        if let Some(ended) = self.tasks.try_join_next() {
-            ended?.context("an activity ended early")?;
-        }
-
-        self.tasks.shutdown().await;
-
-        if self.is_searching {
             let per_second = |count: &AtomicU64| {
                 count.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64()
             };
@@ -144,6 +124,12 @@ impl Running {
                 per_second(&self.counts.served),
             );
         }
+
+        if let Some(ended) = self.tasks.try_join_next() {
+            ended?.context("an activity ended early")?;
+        }
+
+        self.tasks.shutdown().await;
 
         Ok(())
     }

@@ -69,8 +69,8 @@ impl Kind {
         Kind::Large,
         Kind::Stall,
     ];
-    /// Those that send without end before the head of a response is complete.
-    pub const ENDLESS: [Kind; 2] = [Kind::Interim, Kind::Head];
+    /// Those that hang, or send without end before the head of a response is complete.
+    pub const ATTACKING: [Kind; 3] = [Kind::Hang, Kind::Interim, Kind::Head];
 
     pub const fn path(self) -> &'static str {
         match self {
