@@ -199,14 +199,16 @@ impl World {
         self.rig.rest().await?;
 
         // Both read the backlog. The relay is idle.
-        let before = self.cpu_of_log();
         let mut sidecars = vec![relay];
         for (cell, name) in self.cells.iter().zip(["a", "b"]) {
             sidecars.push(cell.installation.start(name, "capture,deliver")?);
         }
+        // From the first events on: a reader connects and plans its statements once.
+        self.wait_until_read(before + 1).await?;
+        let (read, cpu) = (self.read_by_cells().await?, self.cpu_of_log());
         self.wait_until_read(wanted).await?;
-        let after = self.cpu_of_log();
-        let micros = after.since(&before, Kind::Postgres) * 1e6 / (transitions * 2) as f64;
+        let events = (self.read_by_cells().await? - read) as f64;
+        let micros = self.cpu_of_log().since(&cpu, Kind::Postgres) * 1e6 / events;
         figures.add("CPU of the log store for each event and cell", "µs", micros);
         self.settle().await?;
 
@@ -262,13 +264,17 @@ impl World {
     async fn wait_until_read(&self, last: i64) -> anyhow::Result<()> {
         for cell in &self.cells {
             eventually("a cell has read the log", || async {
-                let read = "select log_number from walhook.checkpoint";
-                Ok(cell.store.query_one(read, &[]).await?.get::<_, i64>(0) >= last)
+                Ok(cell.last_read().await? >= last)
             })
             .await?;
         }
 
         Ok(())
+    }
+
+    /// Returns how many events of the log the cells have read together.
+    async fn read_by_cells(&self) -> anyhow::Result<i64> {
+        Ok(self.cells[0].last_read().await? + self.cells[1].last_read().await?)
     }
 
     async fn settle(&self) -> anyhow::Result<()> {
@@ -283,6 +289,14 @@ impl World {
         }
 
         Ok(())
+    }
+}
+
+impl Cell {
+    /// Returns the number of the last event of the log that it has read.
+    async fn last_read(&self) -> anyhow::Result<i64> {
+        let read = "select log_number from walhook.checkpoint";
+        Ok(self.store.query_one(read, &[]).await?.get(0))
     }
 }
 
