@@ -136,7 +136,7 @@ async fn many_rewritten_rows_raise_only_transitions_by_triggers() {
 
 #[tokio::test]
 async fn a_process_that_resumes_between_deletions_and_insertions_pairs_them() {
-    const ROWS: usize = 2_000;
+    const ROWS: usize = 8_000;
     let app = TestApp::prepare().await;
     let source = app.source().await;
     let fill = format!(

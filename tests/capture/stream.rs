@@ -60,7 +60,7 @@ fn in_wal(progress: &Progress) -> (Lsn, Through, Lsn) {
 
 #[tokio::test]
 async fn a_large_transaction_arrives_in_parts_and_resumes_inside() {
-    const ROWS: u64 = 5_000;
+    const ROWS: u64 = 20_000;
     let app = prepared().await;
 
     app.setup().await;
@@ -98,7 +98,7 @@ async fn a_large_transaction_arrives_in_parts_and_resumes_inside() {
         batch = stage.receive().await;
         let (commit, through, resume) = in_wal(&batch.checkpoint.progress);
 
-        assert!(batch.changes.len() <= 1_000);
+        assert!(batch.changes.len() <= 4_000);
         ordinals.extend(batch.changes.iter().map(|change| change.position.ordinal()));
         stage.store(batch).await;
         parts += 1;
