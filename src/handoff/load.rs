@@ -57,6 +57,7 @@ pub enum Speed {
     /// There was no request, or it was forgotten.
     #[default]
     Unknown,
+    /// The last request took longer than [`RESPONSIVE`](super::RESPONSIVE), or one does now.
     Slow,
     /// The last request took at least [`HANGING`](super::HANGING).
     Hanging,
