@@ -1,6 +1,6 @@
 -- name: attach
--- Unlike `create table ... partition of`, this does not block reads and writes of the table, except
--- of its default partition.
+-- Unlike `create table ... partition of`, this locks only the default partition against reads and
+-- writes.
 alter table walhook.{table} attach partition walhook.{name} for values from ('{from}') to ('{to}')
 
 -- name: default_expire

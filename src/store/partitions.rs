@@ -239,7 +239,9 @@ impl Round<'_> {
                 match change {
                     PartitionChange::Create(_) if exists => return Ok(Changed::NotNeeded),
                     PartitionChange::Drop if !exists => return Ok(Changed::NotNeeded),
-                    PartitionChange::Create(day) => create(transaction, table, day).await?,
+                    PartitionChange::Create(day) => {
+                        create(transaction, table, day, self.today).await?
+                    }
                     PartitionChange::Drop => {
                         drop_partition(transaction, table, name, self.lowest).await?
                     }
@@ -332,23 +334,34 @@ async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
 }
 
 /// Creates a day's partition and moves the day's rows out of the default partition. Most rows are
-/// moved before the table is locked, the rest under the lock that attaching needs.
-async fn create(transaction: &Transaction<'_>, table: Partitioned, day: Date) -> Result<()> {
+/// moved before the lock, the rest under it.
+///
+/// A query that waits only for the default partition has been planned without the new one, and
+/// would find rows that were moved meanwhile in neither. So where there may be rows to move, the
+/// whole table is locked: such a query is planned afterwards.
+async fn create(
+    transaction: &Transaction<'_>,
+    table: Partitioned,
+    day: Date,
+    today: Date,
+) -> Result<()> {
     let name = table.partition(day);
     let from = first_id(day)?;
     let to = first_id(day.tomorrow().map_err(out_of_calendar)?)?;
     let from = from.to_string();
     let to = to.to_string();
 
+    let locked = if day > today { "_default" } else { "" };
     let values = [
         ("table", table.name),
+        ("locked", locked),
         ("id", table.id),
         ("name", &*name),
         ("from", &*from),
         ("to", &*to),
     ];
 
-    let lock = "lock table walhook.{table}_default in access exclusive mode";
+    let lock = "lock table only walhook.{table}{locked} in access exclusive mode";
     for template in [
         sql::partition::MAKE,
         sql::partition::FILL,

@@ -1,6 +1,7 @@
 //! The store's daily partitions: if one cannot be created, rows are kept, the others are created,
 //! and processes start.
 
+use std::pin::pin;
 use std::time::Instant;
 
 use crate::support::{TestApp, eventually, one, run_sql, sent};
@@ -136,6 +137,32 @@ async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one
                       and (select count(*) from pg_inherits where inhparent = parent.indexrelid)
                           <> (select count(*) from pg_inherits where inhparent = parent.indrelid)";
     assert_eq!(one::<i64>(&scene.client, unlike).await, 0);
+}
+
+#[tokio::test]
+async fn queries_find_all_rows_while_these_are_moved_into_partitions() {
+    let scene = Scene::new().await;
+    let days = ["2026-02-10", "2026-02-20", "2026-02-28", "2026-03-01"];
+
+    for (n, day) in (0..).zip(days) {
+        insert(&scene.client, id_at(&format!("{day}T12:00:00Z"), n)).await;
+    }
+
+    let maintaining = walhook::store::partitions::maintain(&scene.store, day("2026-03-01"), 30);
+    let mut maintaining = pin!(maintaining);
+
+    loop {
+        tokio::select! {
+            done = &mut maintaining => {
+                let done = done.unwrap();
+                assert!(done.is_complete(), "{done:?}");
+                break;
+            }
+            found = scene.client.query("select id from walhook.event", &[]) => {
+                assert_eq!(found.unwrap().len(), days.len());
+            }
+        }
+    }
 }
 
 #[tokio::test]
