@@ -51,15 +51,15 @@ impl Load {
 /// What the requests to a webhook say about its receiver. The order is that of [`Speed::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Speed {
-    /// The last request took at most [`RESPONSIVE`](super::RESPONSIVE), and none has taken longer
+    /// The last request took at most [`RESPONSIVE`], and none has taken longer
     /// since.
     Responsive,
     /// There was no request, or it was forgotten.
     #[default]
     Unknown,
-    /// The last request took longer than [`RESPONSIVE`](super::RESPONSIVE), or one does now.
+    /// The last request took longer than [`RESPONSIVE`], or one does now.
     Slow,
-    /// The last request took at least [`HANGING`](super::HANGING).
+    /// The last request took at least [`HANGING`].
     Hanging,
 }
 
