@@ -24,13 +24,6 @@ pub const CAPACITY_BYTES: usize = 64 << 20;
 /// A webhook may hold this fraction of the free budget (a dynamic threshold): webhooks with slow
 /// receivers get less the more of them there are, and some always remains for the others.
 const SHARE_OF_FREE: usize = 4;
-/// A receiver is responsive if its last request took at most this long: a fraction of the default
-/// timeout, and longer than most receivers need. While thousands of new ones hang, permits become
-/// free after this time.
-pub const RESPONSIVE: Duration = Duration::from_millis(500);
-/// A receiver hangs if its last request took at least this long. Those that answer, even late, do
-/// not wait behind it.
-pub const HANGING: Duration = Duration::from_secs(2);
 /// Responsive webhooks, and slow ones, that are remembered while nothing is held for them. Those
 /// forgotten count as unknown until their next answer.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");

@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
-use super::budget::{HANGING, RESPONSIVE};
 use crate::domain::delivery::DeliveryClass;
+
+/// A receiver is responsive if its last request took at most this long: a fraction of the default
+/// timeout, and longer than most receivers need. While thousands of new ones hang, permits become
+/// free after this time.
+pub const RESPONSIVE: Duration = Duration::from_millis(500);
+/// A receiver hangs if its last request took at least this long. Those that answer sooner, even
+/// late, do not wait behind it.
+pub const HANGING: Duration = Duration::from_secs(2);
 
 /// Deliveries held, the bytes of their data, how many of them are in flight, how many of these
 /// without a permit, and how many permits retries have.
@@ -51,8 +58,7 @@ impl Load {
 /// What the requests to a webhook say about its receiver. The order is that of [`Speed::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Speed {
-    /// The last request took at most [`RESPONSIVE`], and none has taken longer
-    /// since.
+    /// The last request took at most [`RESPONSIVE`], and none has taken longer since.
     Responsive,
     /// There was no request, or it was forgotten.
     #[default]
@@ -71,7 +77,7 @@ impl Speed {
         Speed::Hanging,
     ];
 
-    /// Returns what a request says that took so long.
+    /// Returns what a request that took this long says about its receiver.
     pub fn of(took: Duration) -> Speed {
         if took <= RESPONSIVE {
             Speed::Responsive
@@ -84,7 +90,7 @@ impl Speed {
 
     /// Returns the part of `total` that webhooks of this speed and of those after it may use
     /// together. At least one. However many receivers hang, a quarter is left to responsive
-    /// webhooks alone, another quarter to these and new ones, and an eighth to all that answer.
+    /// webhooks alone, another quarter to these and new ones, and an eighth to all that do not hang.
     pub const fn share(self, total: usize) -> usize {
         match self {
             Speed::Responsive => total,

@@ -17,10 +17,9 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use self::budget::{
-    CAPACITY, CAPACITY_BYTES, ClaimLimits, DETACHED, DeliveryBudget, HANGING, HandoffCounters,
-    PER_WEBHOOK, RESPONSIVE,
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, DETACHED, DeliveryBudget, HandoffCounters, PER_WEBHOOK,
 };
-pub use self::load::Speed;
+pub use self::load::{HANGING, RESPONSIVE, Speed};
 use crate::domain::delivery::{Delivery, Lease, NewDelivery, Place};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;

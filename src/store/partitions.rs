@@ -60,6 +60,11 @@ impl Partitioned {
         )
     }
 
+    /// The name of the partition for days without one of their own.
+    fn default_partition(self) -> String {
+        format!("{}_default", self.name)
+    }
+
     fn fill_in(self, template: &str) -> String {
         fill(template, &[("table", self.name), ("id", self.id)])
     }
@@ -155,7 +160,7 @@ impl Round<'_> {
             }
         }
 
-        let default = format!("{}_default", table.name);
+        let default = table.default_partition();
         while self
             .change(table, &default, PartitionChange::ExpireDefault)
             .await?
@@ -351,7 +356,8 @@ async fn create(
     let from = from.to_string();
     let to = to.to_string();
 
-    let locked = if day > today { "_default" } else { "" };
+    let default = table.default_partition();
+    let locked = if day > today { &*default } else { table.name };
     let values = [
         ("table", table.name),
         ("locked", locked),
@@ -361,7 +367,7 @@ async fn create(
         ("to", &*to),
     ];
 
-    let lock = "lock table only walhook.{table}{locked} in access exclusive mode";
+    let lock = "lock table only walhook.{locked} in access exclusive mode";
     for template in [
         sql::partition::MAKE,
         sql::partition::FILL,

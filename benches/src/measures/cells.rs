@@ -203,6 +203,7 @@ impl World {
         for (cell, name) in self.cells.iter().zip(["a", "b"]) {
             sidecars.push(cell.installation.start(name, "capture,deliver")?);
         }
+
         // From the first events on: a reader connects and plans its statements once.
         self.wait_until_read(before + 1).await?;
         let (read, cpu) = (self.read_by_cells().await?, self.cpu_of_log());

@@ -43,8 +43,9 @@ const TENANTS: u64 = 1_000;
 /// Entries of the searched attempt log.
 const LINES: u64 = 250_000;
 /// Seconds between the start of the other tenants' activity and that of the load, for all cases.
-/// The activity starts with a delivery to each receiver. If all answer, they do so in this time; those
-/// that do not are in flight, or queued, from then on. All slow clients have connected too.
+/// The activity starts with a delivery to each receiver. If all receivers answer, they do so in this
+/// time. Deliveries to those that hang are in flight, or queued, from then on. All slow clients have
+/// connected too.
 const SETTLE: f64 = 5.0;
 /// Seconds of the load: `delivery.timeout`, after which requests to receivers that never answer end
 /// together. Each load has one such moment.

@@ -132,6 +132,7 @@ impl Schedule {
 
 #[cfg(test)]
 pub mod tests {
+    use std::ops::RangeInclusive;
     use std::time::Duration;
 
     use super::super::Limits;
@@ -209,11 +210,16 @@ pub mod tests {
     }
 
     /// Has each of the webhooks answer a request quickly.
-    fn prove(queue: &mut Schedule, webhooks: std::ops::RangeInclusive<u128>) {
+    fn prove(queue: &mut Schedule, webhooks: RangeInclusive<u128>) {
+        answer(queue, webhooks, QUICK);
+    }
+
+    /// Has each of the webhooks answer a request after this time.
+    fn answer(queue: &mut Schedule, webhooks: RangeInclusive<u128>, took: Duration) {
         for webhook in webhooks {
             push(queue, webhook, 0, 1);
             assert!(queue.pop(true).is_some());
-            finish(queue, webhook, Some(QUICK));
+            finish(queue, webhook, Some(took));
         }
     }
 
@@ -366,11 +372,7 @@ pub mod tests {
         let mut queue = queue(256, 32);
         prove(&mut queue, 1..=1);
 
-        for webhook in 1_000..4_000 {
-            push(&mut queue, webhook, 1, 1);
-            assert!(queue.pop(true).is_some());
-            finish(&mut queue, webhook, Some(HANGING));
-        }
+        answer(&mut queue, 1_000..=3_999, HANGING);
 
         (1_000..4_000).for_each(|webhook| push(&mut queue, webhook, 1, 1));
         assert_eq!(pop_all(&mut queue).len(), Speed::Hanging.share(256));
@@ -453,11 +455,7 @@ pub mod tests {
         let mut queue = queue(64, 32);
         prove(&mut queue, 1..=10);
 
-        for webhook in 1_000..1_100 {
-            push(&mut queue, webhook, 1, 1);
-            assert!(queue.pop(true).is_some());
-            finish(&mut queue, webhook, Some(HANGING));
-        }
+        answer(&mut queue, 1_000..=1_099, HANGING);
 
         // A first attempt and a retry of each.
         (1_000..1_100)
