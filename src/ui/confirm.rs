@@ -87,7 +87,8 @@ pub async fn set_active(
     Ids(id): Ids<Uuid>,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    let active = fields.one("active") == "true";
+    visit.webhook(id).await?;
+    let active: bool = fields.chosen("active", |text| text.parse().ok())?;
     let json = format!("{{\"active\":{active}}}");
     let updated = visit
         .manage()

@@ -10,6 +10,8 @@ use super::error::PageError;
 use super::state::{HOME, UiState};
 use crate::auth::MAX_TOKEN_BYTES;
 use crate::config::MAX_BODY_BYTES;
+use crate::domain::members::FieldError;
+use crate::http::problem::Problem;
 use crate::http::{Pairs, read_body};
 
 /// A path of the web UI that is longer is not kept while its visitor signs in.
@@ -110,6 +112,16 @@ impl Fields {
         let value = text.map(parse).transpose();
 
         value.map_err(|_| PageError::no_such_page())
+    }
+
+    /// Returns the choice of a form. Its page offers no other value than those that `find` finds.
+    pub fn chosen<T>(
+        &self,
+        name: &str,
+        find: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, PageError> {
+        let error = || FieldError::new(format!("/{name}"), "is not a value that the form offers");
+        find(self.one(name)).ok_or_else(|| Problem::validation(vec![error()]).into())
     }
 
     /// Parses the time range of `since` and `until`, either of which may be empty.

@@ -29,22 +29,20 @@ pub async fn regenerate(
     Ids(id): Ids<Uuid>,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    let chosen = OVERLAPS
-        .iter()
-        .find(|(value, _)| *value == fields.one("overlap"));
-    let overlap = chosen
-        .and_then(|(value, _)| value.parse().ok())
-        .unwrap_or(Overlap::NONE);
+    visit.webhook(id).await?;
+    let (overlap, label) = fields.chosen("overlap", |text| {
+        let (value, label) = OVERLAPS.iter().find(|(value, _)| *value == text)?;
+        Some((value.parse().ok()?, label))
+    })?;
 
     visit
         .manage()
         .regenerate_secret(&visit.actor, id, overlap)
         .await?;
-    let text = match chosen {
-        Some((_, label)) if overlap != Overlap::NONE => {
-            format!("The old secret also signs for {label}.")
-        }
-        _ => "The old secret no longer works.".to_owned(),
+    let text = if overlap == Overlap::NONE {
+        "The old secret no longer works.".to_owned()
+    } else {
+        format!("The old secret also signs for {label}.")
     };
 
     reveal(&visit, id, Flash::good(text)).await

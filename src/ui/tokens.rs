@@ -95,9 +95,11 @@ struct TokenPage {
 /// Creates a token, and shows it in the response to the form: it is stored nowhere, so that no
 /// other page can show it.
 pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError> {
-    let lifetime = fields.one("lifetime");
-    let days = LIFETIMES.iter().find(|(days, _)| *days == lifetime);
-    let days = days.and_then(|(days, _)| days.parse().ok());
+    let (lifetime, _) = fields.chosen("lifetime", |text| {
+        LIFETIMES.iter().find(|(days, _)| *days == text)
+    })?;
+    let days: Option<i64> = lifetime.parse().ok();
+    let scope: Scope = fields.chosen("scope", |text| text.parse().ok())?;
     let name = text::name(fields.one("name"));
 
     let (status, name_error, error) = match name {
@@ -108,9 +110,9 @@ pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError>
         Ok(name) => {
             let new = NewToken {
                 name: name.to_owned(),
-                scope: fields.one("scope").parse().unwrap_or(Scope::ReadOnly),
+                scope,
                 expires_at: days
-                    .map(|days: i64| Timestamp::now() + SignedDuration::from_hours(24 * days)),
+                    .map(|days| Timestamp::now() + SignedDuration::from_hours(24 * days)),
             };
 
             match visit.manage().create_token(&visit.actor, &new).await {
@@ -133,8 +135,8 @@ pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError>
     let listed = TokensPage::new(&visit, &fields).await?;
     let template = TokensPage {
         name: fields.one("name").to_owned(),
-        scope: fields.one("scope").to_owned(),
-        lifetime: lifetime.to_owned(),
+        scope: scope.as_str().to_owned(),
+        lifetime: (*lifetime).to_owned(),
         name_error,
         error,
         ..listed

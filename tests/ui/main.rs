@@ -14,6 +14,7 @@ mod inert;
 mod jobs;
 mod keys;
 mod libraries;
+mod odd_values;
 mod operations;
 mod options;
 mod pages;

@@ -799,7 +799,12 @@ async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
 
     let regenerate = async || {
         let answer = visitor
-            .send(Method::POST, &format!("{webhook}/secret"), &headers, "")
+            .send(
+                Method::POST,
+                &format!("{webhook}/secret"),
+                &headers,
+                "overlap=0s",
+            )
             .await;
         assert_eq!(location(&answer), page);
         visitor.secret_at(&page, &session).await.unwrap()

@@ -25,6 +25,9 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         .expect(200)
         .json();
     let log = tested["log_id"].as_str().expect("an id");
+    let delivery = owner.get(&format!("/webhooks/{id}/logs/{log}")).await;
+    let delivery = delivery.expect(200).json()["delivery_id"].clone();
+    let delivery = format!("/deliveries/{}", delivery.as_str().expect("an id"));
     let recovery = owner
         .post(
             &format!("/webhooks/{id}/recover"),
@@ -69,6 +72,9 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         at(&own, &entry),
         at(&id, &cancel),
         at(&own, &cancel),
+        at(&id, &delivery),
+        at(&own, &delivery),
+        format!("/ui/logs?webhook_id={id}"),
     ];
     for page in pages.iter().chain(&queries) {
         let answer = visitor.send(Method::GET, page, &cookie, "").await;
