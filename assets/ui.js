@@ -16,7 +16,7 @@ function relative(date) {
   for (const [unit, length] of RELATIVE_UNITS) {
     if (Math.abs(seconds) >= length * 0.99) return relativeTime.format(Math.round(seconds / length), unit);
   }
-  return "just now";
+  return seconds > 0 ? "in a moment" : "just now";
 }
 
 function localizeTimes(root) {

@@ -13,7 +13,7 @@ use super::excerpt::Excerpt;
 use super::fields::Fields;
 use super::flash::Flash;
 use super::format::{Count, failure_label, outcome_label, pretty, sentence};
-use super::log_line::LogLine;
+use super::log_line::{FAILED, LogLine};
 use super::page::{Frame, Section, redirect, validated};
 use super::state::webhook_path;
 use super::time::{Ago, Exact};
@@ -209,9 +209,17 @@ impl From<&Shown> for Side {
 }
 
 impl DeliveryPage {
+    /// Whether two attempts can be compared.
+    fn is_comparable(&self) -> bool {
+        self.delivery.attempts.len() > 1
+    }
+
     /// Returns the label of the state and the class of its badge.
     fn state(&self) -> (&'static str, &'static str) {
-        state_label(self.delivery.state)
+        match self.delivery.state {
+            DeliveryState::PermanentlyFailed if self.delivery.is_test() => FAILED,
+            state => state_label(state),
+        }
     }
 
     /// What the delivery is about, or its event type.
@@ -311,7 +319,7 @@ async fn render(
     };
 
     let soon = Timestamp::now() + LIVE;
-    let is_live = delivery
+    let is_due = delivery
         .next
         .is_some_and(|next| next.leased || next.due_at.is_some_and(|due| due <= soon));
 
@@ -335,8 +343,9 @@ async fn render(
         shown,
         comparison,
         error: choice.error,
+        // A page with an error would be refreshed to the same error.
+        is_live: is_due && choice.error.is_none(),
         api: visit.state.api.base_path().to_owned(),
-        is_live,
         delivery,
     };
 

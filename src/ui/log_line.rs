@@ -4,6 +4,9 @@ use super::format::{Millis, failure_label, outcome_label};
 use super::state::webhook_path;
 use crate::manage::Entry;
 
+/// The label of a failure that is not retried because it was a test, and the class of its badge.
+pub const FAILED: (&str, &str) = ("Failed", "bad");
+
 /// An entry with its formatted attempt number.
 pub struct LogLine {
     pub entry: Entry,
@@ -54,8 +57,7 @@ impl LogLine {
     /// Returns the label of the outcome and the class of its badge.
     pub fn outcome(&self) -> (&'static str, &'static str) {
         match &*self.entry.outcome {
-            // A test has one attempt, so it is not retried.
-            "failed" if self.entry.test => ("Failed", "bad"),
+            "failed" if self.entry.test => FAILED,
             outcome => outcome_label(outcome),
         }
     }

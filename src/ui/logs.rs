@@ -64,6 +64,7 @@ struct LogsPage {
 struct FilterInput {
     field: &'static FilterField,
     value: String,
+    is_invalid: bool,
     /// Values and labels, if there is a list to choose from.
     options: Vec<(&'static str, &'static str)>,
 }
@@ -82,9 +83,13 @@ impl FilterInput {
             _ => Vec::new(),
         };
 
+        let value = fields.one(field.name).to_owned();
+        let mut unused = LogFilter::default();
+
         FilterInput {
+            is_invalid: !value.is_empty() && (field.set)(&mut unused, &value).is_err(),
             field,
-            value: fields.one(field.name).to_owned(),
+            value,
             options,
         }
     }

@@ -43,6 +43,7 @@ fn utc(at: Timestamp) -> impl fmt::Display {
 fn ago(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - at.as_second();
     let (number, unit) = match seconds.abs() {
+        0..45 if seconds < 0 => return "in a moment".to_owned(),
         0..45 => return "just now".to_owned(),
         45..3_570 => ((seconds + 30 * seconds.signum()) / 60, "minute"),
         3_570..84_600 => ((seconds + 1_800 * seconds.signum()) / 3_600, "hour"),
@@ -73,6 +74,7 @@ mod tests {
         let shown = |before: i64| ago(Timestamp::from_second(1_000_000 - before).unwrap(), now);
 
         assert_eq!(shown(3), "just now");
+        assert_eq!(shown(-3), "in a moment");
         assert_eq!(shown(50), "1 minute ago");
         assert_eq!(shown(170), "3 minutes ago");
         assert_eq!(shown(3_600), "1 hour ago");
