@@ -100,6 +100,7 @@ struct Parameter {
     location: String,
     required: bool,
     description: String,
+    schema: Value,
 }
 
 /// A request's or a response's body.
@@ -228,6 +229,19 @@ impl ApiOperation {
     }
 }
 
+impl Parameter {
+    /// The type of its values.
+    fn kind(&self) -> Option<&str> {
+        let kind = self.schema.get("format").or(self.schema.get("type"));
+        kind.and_then(Value::as_str)
+    }
+
+    /// Its values, if they are a fixed set.
+    fn values(&self) -> Option<&Vec<Value>> {
+        self.schema["enum"].as_array()
+    }
+}
+
 impl ApiBody {
     fn media(&self) -> &Value {
         self.content.values().next().unwrap_or(&Value::Null)
@@ -235,12 +249,17 @@ impl ApiBody {
 
     /// The name of the schema, if it has one.
     fn schema(&self) -> Option<&str> {
-        self.media()["schema"]["$ref"].as_str()?.rsplit('/').next()
+        schema_name(&self.media()["schema"])
     }
 
     fn example(&self) -> Option<String> {
         self.media().get("example").map(pretty)
     }
+}
+
+/// Returns the name of a schema that is referred to.
+fn schema_name(schema: &Value) -> Option<&str> {
+    schema["$ref"].as_str()?.rsplit('/').next()
 }
 
 /// Returns text as HTML. What is between backticks becomes code.

@@ -122,3 +122,19 @@ async fn a_failed_test_has_failed_everywhere_and_has_nothing_to_compare() {
         assert!(!page.contains(absent), "{absent} in {page}");
     }
 }
+
+#[tokio::test]
+async fn the_reference_has_the_values_of_parameters_in_paragraphs() {
+    let visitor = Visitor::start(&[]).await;
+    let page = visitor.get("/api/public/docs/searchLogs", "").await;
+    let page = page.text().await.unwrap();
+
+    for expected in [
+        "<code>permanently_failed</code>",
+        "<code>response_timeout</code>",
+        "<small>query, uuid</small>",
+        "<p>With <code>format</code>",
+    ] {
+        assert!(page.contains(expected), "{expected} in {page}");
+    }
+}
