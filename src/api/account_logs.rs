@@ -4,14 +4,13 @@
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use uuid::Uuid;
 
 use super::feed::accepts_stream;
 use super::feed_reader::Reader;
 use super::log_export::{self, ExportFormat};
 use super::log_tail;
 use super::logs::LogEntryBody;
-use super::query::{LogFilterParameters, Page, QueryParameters};
+use super::query::{self, LogFilterParameters, Page, QueryParameters};
 use super::schema::LogFormatName;
 use super::state::ApiState;
 use crate::http::problem::Problem;
@@ -59,7 +58,7 @@ pub async fn list(
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::AllLogs);
     let format = parameters.optional("format", ExportFormat::parse);
-    let webhook = parameters.optional("webhook_id", str::parse::<Uuid>);
+    let webhook = parameters.optional("webhook_id", query::id);
     let filter = parameters.log_filter();
     let target = parameters.finish()?;
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::query::{Page, QueryParameters};
+use super::query::{self, Page, QueryParameters};
 use super::schema::{ActionName, ViaName};
 use super::state::ApiState;
 use crate::auth::Caller;
@@ -90,7 +90,7 @@ pub async fn list(
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::Audit);
     let filter = RecordFilter {
-        subject: parameters.optional("subject", |id| id.parse().map_err(|_| "expected an id")),
+        subject: parameters.optional("subject", query::id),
         action: parameters.optional("action", str::parse),
     };
     let target = parameters.finish()?;

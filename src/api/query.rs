@@ -101,6 +101,11 @@ impl From<PathRejection> for Problem {
     }
 }
 
+/// Parses an id.
+pub fn id(text: &str) -> Result<Uuid, &'static str> {
+    text.parse().map_err(|_| "expected an id")
+}
+
 /// Parses an outcome by its name.
 pub fn outcome(name: &str) -> Result<Outcome, String> {
     manage::outcome(name).ok_or_else(|| one_of(&OUTCOMES.map(Outcome::as_str)))

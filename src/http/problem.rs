@@ -146,6 +146,7 @@ impl Kind {
     fn listing(self, mut errors: Vec<FieldError>) -> Problem {
         errors.truncate(MAX_ERRORS);
         let detail = match errors.as_slice() {
+            [only] if only.pointer.is_empty() => only.detail.clone(),
             [only] => format!("{}: {}", only.pointer, only.detail),
             more => format!("{} errors, listed in `errors`", more.len()),
         };

@@ -100,6 +100,8 @@ async fn every_error_of_a_body_is_listed() {
             "validation-failed",
         );
         assert_eq!(pointers(&problem), expected, "{body}");
+        let detail = problem["detail"].as_str().expect("a text");
+        assert!(!detail.starts_with(':'), "{detail}");
     }
 
     let rejected = api

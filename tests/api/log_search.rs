@@ -186,6 +186,9 @@ async fn every_filter_finds_its_entries_of_all_webhooks_and_none_of_others() {
     let page = api.get(&of_webhook).await.expect(200).json();
     assert_eq!(page["data"][0]["about"], "CAT-002 · Other");
 
+    let problem = api.get("/logs?webhook_id=x").await.expect(422).json();
+    assert_eq!(problem["detail"], "/webhook_id: expected an id");
+
     let wrong = "/logs?release_id=x&event_id=x&status=600&error=x&outlet=&format=xml";
     let problem = api.get(wrong).await.expect(422).json();
     let mut pointers: Vec<&str> = problem["errors"]
