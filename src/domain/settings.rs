@@ -290,7 +290,7 @@ impl Settings {
 pub fn event_set(events: impl IntoIterator<Item = EventKind>) -> Result<Vec<String>, &'static str> {
     let events: BTreeSet<EventKind> = events.into_iter().collect();
     if events.is_empty() {
-        return Err("must name at least one event");
+        return Err("select at least one event");
     }
 
     Ok(events.iter().map(|kind| kind.as_str().to_owned()).collect())

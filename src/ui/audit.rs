@@ -28,6 +28,11 @@ struct AuditPage {
 
 /// Returns a name such as `webhook.secret_regenerated` as words.
 fn label(action: &str) -> String {
+    let action = match action {
+        "webhook.redelivered" => "delivery.redelivered",
+        "webhook.recovery_begun" => "recovery.started",
+        other => other,
+    };
     let words = sentence(&action.replace(['.', '_'], " "));
     words.trim_end_matches('.').to_owned()
 }

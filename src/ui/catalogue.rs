@@ -8,7 +8,7 @@ use super::error::PageError;
 use super::format::pretty;
 use super::page::{Frame, Section, page};
 use super::visit::Visit;
-use crate::domain::event::{Addon, EventKind};
+use crate::domain::event::EventKind;
 use crate::events::{Catalogue, EventType, Rule};
 use crate::manage::Webhook;
 
@@ -34,13 +34,6 @@ fn family(kind: EventKind) -> &'static str {
         EventKind::StreamRadarFlagCreated | EventKind::StreamRadarFlagResolved => FAMILIES[2],
         EventKind::PaymentStatementReady => FAMILIES[3],
         EventKind::TranscodeCompleted | EventKind::TranscodeFailed => FAMILIES[4],
-    }
-}
-
-pub fn addon_name(addon: &Addon) -> &'static str {
-    match addon {
-        Addon::PreflightQc => "Preflight QC",
-        Addon::StreamRadar => "Stream Radar",
     }
 }
 

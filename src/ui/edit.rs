@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::catalogue::{Family, PRESETS, addon_name, by_family, choose};
+use super::catalogue::{Family, PRESETS, by_family, choose};
 use super::error::PageError;
 use super::fields::{Fields, LongFields};
 use super::flash::Flash;

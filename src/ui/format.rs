@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::domain::delivery::ErrorKind;
 use crate::domain::webhook::BY_OPERATOR;
 use crate::manage::{JobScope, Ordering, Webhook};
 
@@ -104,17 +105,27 @@ pub fn failures(count: impl fmt::Display) -> String {
 /// Returns "13 events are", or "50,000 or more events are" if there are too many to count.
 pub fn events_are(scope: &JobScope) -> String {
     match (scope.count, scope.is_exact) {
+        (0, true) => "No events are".to_owned(),
         (1, true) => "1 event is".to_owned(),
         (count, true) => format!("{} events are", Count(count)),
         (count, false) => format!("{} or more events are", Count(count)),
     }
 }
 
-/// Returns why a webhook was disabled, as a sentence.
+/// Returns why a webhook was disabled, as a sentence: without the kind of the failure, such as
+/// `(http_status)` at the end.
 pub fn disabled_reason(reason: &str) -> String {
+    let is_kind = |kind: &str| ErrorKind::ALL.iter().any(|known| known.as_str() == kind);
+
     match reason.strip_prefix(BY_OPERATOR).unwrap_or(reason) {
-        "gone" => "Gone: the receiver answered 410 Gone.".to_owned(),
-        other => sentence(other),
+        "gone" => "The receiver answered 410 Gone.".to_owned(),
+        other => match other
+            .strip_suffix(')')
+            .and_then(|text| text.rsplit_once(" ("))
+        {
+            Some((words, kind)) if is_kind(kind) => sentence(words),
+            _ => sentence(other),
+        },
     }
 }
 
@@ -158,7 +169,6 @@ pub fn failure_label(kind: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::delivery::ErrorKind;
 
     #[test]
     fn thousands_are_separated() {
@@ -171,6 +181,24 @@ mod tests {
         let shown = [Some(0.99999), Some(0.00001), Some(1.0), Some(0.0), None]
             .map(|share| Percent(share).to_string());
         assert_eq!(shown, ["99.9 %", "0.1 %", "100 %", "0 %", "–"]);
+    }
+
+    #[test]
+    fn the_reason_of_a_disablement_is_a_sentence_without_the_kind() {
+        let shown = [
+            "HTTP 500 answers (http_status)",
+            "too many (see the mail)",
+            "gone",
+        ]
+        .map(disabled_reason);
+        assert_eq!(
+            shown,
+            [
+                "HTTP 500 answers.",
+                "Too many (see the mail).",
+                "The receiver answered 410 Gone."
+            ]
+        );
     }
 
     #[test]
