@@ -44,7 +44,9 @@ fn latest(record: &AuditRecord) -> Timestamp {
 
 /// Returns who made a change.
 fn who(record: &AuditRecord) -> String {
+    let is_sign_in = record.action == Action::SignedIn.as_str();
     let place = match record.via.as_str() {
+        "token" if is_sign_in => "Web UI",
         "token" => "API",
         "session" => "Web UI",
         "jwt" => "Platform",

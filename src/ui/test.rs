@@ -73,6 +73,6 @@ pub fn outcome(report: &TestReport) -> Flash {
     match (&report.error, report.response_status) {
         (None, Some(status)) => Flash::good(format!("Test delivered: {status}{took}.")),
         (None, None) => Flash::good(format!("Test delivered{took}.")),
-        (Some((_, message)), _) => Flash::bad(format!("Test failed: {}", sentence(message))),
+        (Some((_, message)), _) => Flash::bad(format!("Test failed: {message}.")),
     }
 }
