@@ -281,6 +281,11 @@ fn text(text: &str) -> String {
         .collect()
 }
 
+/// Returns a schema as text. The line breaks in its descriptions are those of the sources.
+fn pretty_schema(schema: &Value) -> String {
+    pretty(schema).replace("\\n", " ")
+}
+
 fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).expect("a JSON value is representable")
 }

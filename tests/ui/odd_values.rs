@@ -126,8 +126,11 @@ async fn a_failed_test_has_failed_everywhere_and_has_nothing_to_compare() {
 #[tokio::test]
 async fn the_reference_has_the_values_of_parameters_in_paragraphs() {
     let visitor = Visitor::start(&[]).await;
-    let page = visitor.get("/api/public/docs/searchLogs", "").await;
-    let page = page.text().await.unwrap();
+    let read = async |name: &str| {
+        let page = visitor.get(&format!("/api/public/docs/{name}"), "").await;
+        page.text().await.unwrap()
+    };
+    let page = read("searchLogs").await;
 
     for expected in [
         "<code>permanently_failed</code>",
@@ -137,4 +140,10 @@ async fn the_reference_has_the_values_of_parameters_in_paragraphs() {
     ] {
         assert!(page.contains(expected), "{expected} in {page}");
     }
+
+    let schema = read("schema-Webhook").await;
+    assert!(
+        schema.contains("disabled") && !schema.contains("\\n"),
+        "{schema}"
+    );
 }
