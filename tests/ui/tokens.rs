@@ -94,6 +94,9 @@ async fn the_audit_log_says_who_changed_a_webhook() {
     assert_eq!(browser.count("tbody tr").await, 2);
     browser.choose("#action", "webhook.created").await;
     browser.click("main form button").await;
+    browser
+        .wait_for_path("the filter", |path| path.contains("action="))
+        .await;
     assert_eq!(browser.count("tbody tr").await, 1, "both filters apply");
 }
 
