@@ -6,6 +6,7 @@ mod support;
 mod audit;
 mod browser;
 mod busy;
+mod commands;
 mod create;
 mod events;
 mod fixture;
