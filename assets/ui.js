@@ -215,7 +215,7 @@ const areShortcutsOn = () => preferences()?.getItem(SHORTCUTS_OFF) === null;
 function search() {
   const field = document.querySelector("form[role=search] :is(input:not([type=hidden]), select)");
   if (field) field.focus();
-  else location.assign("/ui/logs#catalogue");
+  else location.assign("/ui/logs#cat");
 }
 
 // Moves the focus to the link of the next row, or of the one before.

@@ -38,7 +38,7 @@ use crate::manage::{List, LogScope};
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
          pattern = "^[A-Za-z0-9_-]{28}$"),
         ("format" = Option<LogFormatName>, Query, description = "All matching entries as a file"),
-        ("webhook_id" = Option<Uuid>, Query, description = "Only this webhook"),
+        ("webhook" = Option<Uuid>, Query, description = "Only this webhook"),
         LogFilterParameters,
     ),
     responses(
@@ -58,7 +58,7 @@ pub async fn list(
     let limit = parameters.limit();
     let cursor = parameters.cursor(List::AllLogs);
     let format = parameters.optional("format", ExportFormat::parse);
-    let webhook = parameters.optional("webhook_id", query::id);
+    let webhook = parameters.optional("webhook", query::id);
     let filter = parameters.log_filter();
     let target = parameters.finish()?;
 

@@ -41,7 +41,7 @@ pub enum FilterKind {
 /// All filters, in the order in which they are shown.
 pub static FILTERS: [FilterField; 10] = [
     FilterField {
-        name: "catalogue",
+        name: "cat",
         label: "Catalogue number",
         description: "Only events of the releases with this catalogue number, in any case",
         kind: FilterKind::Text,
@@ -49,7 +49,7 @@ pub static FILTERS: [FilterField; 10] = [
         set: |filter, value| set(&mut filter.catalogue, text(value)),
     },
     FilterField {
-        name: "outlet",
+        name: "outlet_id",
         label: "Outlet",
         description: "Only events of this outlet, by its id or its name, in any case",
         kind: FilterKind::Text,
@@ -141,7 +141,7 @@ pub static FILTERS: [FilterField; 10] = [
         set: |filter, value| set(&mut filter.event_id, id(value)),
     },
     FilterField {
-        name: "delivery_id",
+        name: "delivery",
         label: "Delivery ID",
         description: "Only this delivery",
         kind: FilterKind::Id,

@@ -144,7 +144,7 @@ fn parse(scope: LogScope, fields: &Fields) -> Query {
     }
 
     let webhook = fields.optional(
-        "webhook_id",
+        "webhook",
         |text| text.parse().ok(),
         "Select a webhook from the list.",
         &mut errors,
@@ -235,7 +235,7 @@ async fn render(
         None => ALL.to_owned(),
     };
 
-    let names = FILTERS.iter().map(|field| field.name).chain(["webhook_id"]);
+    let names = FILTERS.iter().map(|field| field.name).chain(["webhook"]);
     let others: Vec<(&str, &str)> = names.map(|name| (name, fields.one(name))).collect();
     let times = ["since", "until"].map(|name| (name, fields.one(name)));
     let at = |cursor: &str| link(&path, [&*others, &times, &[("cursor", cursor)]].concat());
@@ -305,7 +305,7 @@ fn exports(
         let others = [
             ("since", &*since),
             ("until", &*until),
-            ("webhook_id", &*webhook),
+            ("webhook", &*webhook),
             ("format", format),
         ];
         (label, link(&path, filters.clone().chain(others)))

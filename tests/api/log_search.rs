@@ -148,13 +148,13 @@ async fn every_filter_finds_its_entries_of_all_webhooks_and_none_of_others() {
     for (query, expected) in [
         (String::new(), vec![a, b, c]),
         ("release_id=7".into(), vec![a, c]),
-        ("catalogue=cat-001".into(), vec![a, c]),
-        ("catalogue=CAT-001&outlet=example+music".into(), vec![a]),
-        ("catalogue=CAT-001&release_id=8".into(), vec![]),
-        ("catalogue=CAT-003".into(), vec![]),
+        ("cat=cat-001".into(), vec![a, c]),
+        ("cat=CAT-001&outlet_id=example+music".into(), vec![a]),
+        ("cat=CAT-001&release_id=8".into(), vec![]),
+        ("cat=CAT-003".into(), vec![]),
         ("track_id=70".into(), vec![c]),
         ("track_id=70&release_id=7".into(), vec![c]),
-        ("outlet=13".into(), vec![b]),
+        ("outlet_id=13".into(), vec![b]),
         ("outcome=permanently_failed".into(), vec![b]),
         ("status=5xx".into(), vec![b]),
         ("status=204".into(), vec![c]),
@@ -162,14 +162,11 @@ async fn every_filter_finds_its_entries_of_all_webhooks_and_none_of_others() {
         ("error=http_status".into(), vec![b]),
         ("error=dns".into(), vec![]),
         (format!("event_id={event}"), vec![a]),
-        (format!("delivery_id={delivery}"), vec![a]),
-        (format!("delivery_id={delivery}&release_id=8"), vec![]),
+        (format!("delivery={delivery}"), vec![a]),
+        (format!("delivery={delivery}&release_id=8"), vec![]),
         (format!("event_id={foreign}"), vec![]),
-        (format!("webhook_id={first}"), vec![a, c]),
-        (
-            format!("webhook_id={first}&release_id=7&status=200"),
-            vec![a],
-        ),
+        (format!("webhook={first}"), vec![a, c]),
+        (format!("webhook={first}&release_id=7&status=200"), vec![a]),
         (
             "since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z".into(),
             vec![],
@@ -180,16 +177,16 @@ async fn every_filter_finds_its_entries_of_all_webhooks_and_none_of_others() {
     }
 
     assert_eq!(found(&stranger, "").await, BTreeSet::from([d]));
-    let foreign_webhook = format!("/logs?webhook_id={other}");
+    let foreign_webhook = format!("/logs?webhook={other}");
     api.get(&foreign_webhook).await.expect(404);
-    let of_webhook = format!("/webhooks/{second}/logs?catalogue=cat-002");
+    let of_webhook = format!("/webhooks/{second}/logs?cat=cat-002");
     let page = api.get(&of_webhook).await.expect(200).json();
     assert_eq!(page["data"][0]["about"], "CAT-002 · Other");
 
-    let problem = api.get("/logs?webhook_id=x").await.expect(422).json();
-    assert_eq!(problem["detail"], "/webhook_id: expected an id");
+    let problem = api.get("/logs?webhook=x").await.expect(422).json();
+    assert_eq!(problem["detail"], "/webhook: expected an id");
 
-    let wrong = "/logs?release_id=x&event_id=x&status=600&error=x&outlet=&format=xml";
+    let wrong = "/logs?release_id=x&event_id=x&status=600&error=x&outlet_id=&format=xml";
     let problem = api.get(wrong).await.expect(422).json();
     let mut pointers: Vec<&str> = problem["errors"]
         .as_array()
@@ -204,7 +201,7 @@ async fn every_filter_finds_its_entries_of_all_webhooks_and_none_of_others() {
             "/error",
             "/event_id",
             "/format",
-            "/outlet",
+            "/outlet_id",
             "/release_id",
             "/status"
         ]

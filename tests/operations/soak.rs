@@ -243,16 +243,16 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
     .await;
 
     for (what, filter) in [
-        ("a catalogue number", "catalogue=cat-77"),
+        ("a catalogue number", "cat=cat-77"),
         ("a release", "release_id=77"),
-        ("a track, and an outlet", "track_id=77&outlet=12"),
+        ("a track, and an outlet", "track_id=77&outlet_id=12"),
         ("failures of the account", "outcome=failed"),
         ("a failure of the account", "error=dns&status=none"),
         (
             "a rare outcome of the account",
             "outcome=permanently_failed",
         ),
-        ("an outlet of the account", "outlet=12"),
+        ("an outlet of the account", "outlet_id=12"),
         (
             "successes of the account",
             "outcome=delivered&event=delivery.failed",

@@ -214,7 +214,7 @@ impl Stage {
             ("deliveries", "/ui/logs".into()),
             (
                 "deliveries-filtered",
-                "/ui/logs?outlet=example+music&error=http_status".into(),
+                "/ui/logs?outlet_id=example+music&error=http_status".into(),
             ),
             ("deliveries-invalid", "/ui/logs?release_id=x".into()),
             ("recover", at("/recover")),

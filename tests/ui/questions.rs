@@ -177,11 +177,11 @@ pub async fn ask_all(browser: &Browser, scene: &Scene, shown: impl AsyncFn(&str)
     // What happened to CAT-001 at Spotify?
     visitor.start().await;
     visitor.click("nav a[href='/ui/logs']").await;
-    browser.fill("#catalogue", "cat-001").await;
-    browser.fill("#outlet", "spotify").await;
+    browser.fill("#cat", "cat-001").await;
+    browser.fill("#outlet_id", "spotify").await;
     visitor.click(".filters .actions button").await;
     browser
-        .wait_for_path("a search", |path| path.contains("catalogue="))
+        .wait_for_path("a search", |path| path.contains("cat="))
         .await;
     visitor.click("[data-entry]:has(.warn) a").await;
     visitor

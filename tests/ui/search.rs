@@ -19,11 +19,11 @@ async fn a_release_at_an_outlet_is_found_exported_and_opened() {
     let browser = stage.browser(Kind::Desktop).await;
 
     browser.click("nav a[href='/ui/logs']").await;
-    browser.fill("#catalogue", &catalogue.to_lowercase()).await;
-    browser.fill("#outlet", outlet).await;
+    browser.fill("#cat", &catalogue.to_lowercase()).await;
+    browser.fill("#outlet_id", outlet).await;
     browser.click(".filters button").await;
     browser
-        .wait_for_path("a search", |path| path.contains("catalogue="))
+        .wait_for_path("a search", |path| path.contains("cat="))
         .await;
 
     assert_eq!(browser.count("[data-entry]").await, 1);

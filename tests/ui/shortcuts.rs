@@ -54,7 +54,7 @@ async fn the_shortcuts_that_the_list_shows_work() {
     browser
         .wait_for_path("the search", |path| path.starts_with("/ui/logs"))
         .await;
-    browser.find("#catalogue:focus").await;
+    browser.find("#cat:focus").await;
     audit::check(&browser).await;
 }
 
@@ -102,7 +102,7 @@ async fn shortcuts_do_nothing_in_fields_with_modifiers_or_when_they_are_off() {
     browser.visit("/ui/logs").await;
     browser.press("/").await;
     browser.press("?ge/").await;
-    let typed = browser.find("#catalogue").await.value().await.unwrap();
+    let typed = browser.find("#cat").await.value().await.unwrap();
     assert_eq!(typed.as_deref(), Some("?ge/"));
 
     browser.visit("/ui").await;

@@ -74,7 +74,7 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         at(&own, &cancel),
         at(&id, &delivery),
         at(&own, &delivery),
-        format!("/ui/logs?webhook_id={id}"),
+        format!("/ui/logs?webhook={id}"),
     ];
     for page in pages.iter().chain(&queries) {
         let answer = visitor.send(Method::GET, page, &cookie, "").await;
