@@ -129,8 +129,8 @@ limit $5
 
 -- name: filter_values
 -- The labels, outlets and statuses of a user's newest events. A label has the catalogue number of its
--- newest release as its name: that of the label is not stored. $1 user, $2 events to read at most, $3
--- values to return at most of each list
+-- newest release, and its name if the user owns it and its row follows the stream: relation 7 is the
+-- table of labels. $1 user, $2 events to read at most, $3 values to return at most of each list
 with newest as materialized (
     select sequence, label_id, release_cat as release, outlet_id, outlet_name as outlet,
         coalesce(status, new_status, delivery_status) as status
@@ -146,17 +146,25 @@ with newest as materialized (
     )
 )
 (
-    select 'label_ids' as list, label_id::text as value,
-        (array_agg(release order by sequence desc) filter (where release is not null))[1] as name
-    from newest
-    where label_id is not null
-    group by label_id
-    order by max(sequence) desc
-    limit $3
+    select 'label_ids' as list, label_id::text as value, stored.state::json->>1 as name, release
+    from (
+        select label_id, max(sequence) as latest,
+            (array_agg(release order by sequence desc) filter (where release is not null))[1] as release
+        from newest
+        where label_id is not null
+        group by label_id
+        order by latest desc
+        limit $3
+    ) as label
+    left join walhook.lookup_row as stored
+        on stored.relation = 7 and stored.row_id = label_id and stored.state::json->>0 = $1
+        and exists (select from walhook.lookup_table as followed where followed.relation = 7)
+    order by latest desc
 )
 union all
 (
-    select 'outlet_ids', outlet_id, (array_agg(outlet order by sequence desc) filter (where outlet is not null))[1]
+    select 'outlet_ids', outlet_id, (array_agg(outlet order by sequence desc) filter (where outlet is not null))[1],
+        null
     from newest
     where outlet_id is not null
     group by outlet_id
@@ -165,7 +173,7 @@ union all
 )
 union all
 (
-    select 'statuses', status, null
+    select 'statuses', status, null, null
     from newest
     where status is not null
     group by status

@@ -22,6 +22,9 @@ pub struct FilterValues {
 #[derive(Serialize, ToSchema)]
 struct LabelValue {
     id: i64,
+    /// Null if it is not known, or if the label now belongs to another user
+    #[schema(required = true)]
+    name: Option<String>,
     /// The catalogue number of the label's newest release; null if its events have none
     #[schema(required = true)]
     newest_release: Option<String>,
@@ -40,11 +43,18 @@ impl From<Vec<FilterValue>> for FilterValues {
     fn from(values: Vec<FilterValue>) -> Self {
         let mut lists = FilterValues::default();
 
-        for FilterValue { list, value, name } in values {
+        for FilterValue {
+            list,
+            value,
+            name,
+            release,
+        } in values
+        {
             match (&*list, value.parse()) {
                 ("label_ids", Ok(id)) => lists.label_ids.push(LabelValue {
                     id,
-                    newest_release: name,
+                    name,
+                    newest_release: release,
                 }),
                 ("outlet_ids", Ok(id)) => lists.outlet_ids.push(OutletValue { id, name }),
                 ("statuses", _) => lists.statuses.push(value),
@@ -58,8 +68,8 @@ impl From<Vec<FilterValue>> for FilterValues {
 
 /// List the values of filters
 ///
-/// The labels and outlets of the account's newest 2,000 events, the latest first, and the statuses
-/// that events can have. At most 500 of each list.
+/// The labels and outlets of the account's newest 2,000 events, the latest first, with their names,
+/// and the statuses that events can have. At most 500 of each list.
 #[utoipa::path(
     get, path = "/webhooks/filter-values", tag = "webhooks", operation_id = "listFilterValues",
     responses((status = 200, description = "The values of each list", body = FilterValues))

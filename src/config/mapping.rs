@@ -57,6 +57,13 @@ pub struct TableMapping {
     pub absent: bool,
 }
 
+impl TableMapping {
+    /// Whether the mapping says how the table or its columns are named.
+    fn gives_names(&self) -> bool {
+        self.table.is_some() || !self.columns.is_empty() || !self.computed.is_empty()
+    }
+}
+
 /// A condition on a column of the platform. Values are compared as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "ConditionForm", into = "ConditionForm")]
@@ -183,13 +190,37 @@ impl TableMappings {
     }
 
     /// Returns the SQL expression that computes `column`, if the platform's table does not have it.
+    /// A mapped table has its optional column only if the mapping names it.
     pub fn computed(&self, table: Table, column: &str) -> Option<&str> {
-        self.of(table).computed.get(column).map(String::as_str)
+        let mapping = self.of(table);
+        let is_named = mapping.columns.contains_key(column) || !mapping.gives_names();
+        let is_lacking = table.optional() == Some(column) && !is_named;
+
+        let expression = mapping.computed.get(column).map(String::as_str);
+        expression.or(is_lacking.then_some(NULL))
     }
 
     /// Whether columns of `table` are computed by SQL expressions.
     pub fn is_computed(&self, table: Table) -> bool {
-        !self.of(table).computed.is_empty()
+        let mut computed = self.of(table).computed.keys();
+        computed.any(|column| !self.lacks(table, column))
+    }
+
+    /// Whether the platform does not have an optional column, which is then null.
+    pub fn lacks(&self, table: Table, column: &str) -> bool {
+        table.optional() == Some(column) && self.computed(table, column) == Some(NULL)
+    }
+
+    /// Returns the mappings of a platform that has no optional columns.
+    pub fn without_optional(mut self) -> TableMappings {
+        for table in Table::ALL {
+            if let Some(column) = table.optional() {
+                let mapping = self.0.entry(table.name().to_owned()).or_default();
+                mapping.computed.insert(column.to_owned(), NULL.to_owned());
+            }
+        }
+
+        self
     }
 
     /// Returns the columns of the reference schema that are stored in the platform's table.
@@ -285,6 +316,7 @@ impl TableMappings {
         let columns = ["id"]
             .iter()
             .chain(names)
+            .filter(|name| !self.lacks(table, name))
             .map(|name| (self.column(table, name), values.get(*name)));
 
         let mut description = format!(

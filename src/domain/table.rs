@@ -4,6 +4,9 @@
 
 use super::text::MAX_BODY;
 
+/// The characters of a label's name that are kept. A list of 500 labels stays below a megabyte.
+const MAX_NAME: usize = 300;
+
 /// A column, as an index into the tuples of its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Column(pub u8);
@@ -62,7 +65,7 @@ tables! {
     StreamRadarFlag, stream_radar_flag, &["status"],
         [id, dsp, isrc, release_id, track_id, severity, status, first_detected_at, last_detected_at,
          estimated_affected_streams, published_at, resolved_at];
-    Label, label, &[], [id, user_id];
+    Label, label, &[], [id, user_id, name];
     Outlet, outlet, &[], [id, name];
     Track, track, &[], [id, release_id];
     TranscoderQueueFile, transcoder_queue_file, &[], [id, transcoder_queue_id, asset_type_id, status];
@@ -88,7 +91,7 @@ impl Table {
     pub const fn looked_up(self) -> &'static [&'static str] {
         match self {
             Table::Release => &["label_id", "cat", "title", "pre_review_hold"],
-            Table::Label => &["user_id"],
+            Table::Label => &["user_id", "name"],
             Table::Outlet => &["name"],
             Table::Track => &["release_id"],
             Table::TranscoderQueueFile => &["transcoder_queue_id", "asset_type_id", "status"],
@@ -103,14 +106,22 @@ impl Table {
             .filter_map(move |name| self.column(name))
     }
 
-    /// Returns how many characters of a text are looked up, if events only show it: with more, they
-    /// are too large to be sent.
+    /// Returns how many characters of a text are looked up, if it is only shown: with more, events
+    /// are too large to be sent, and lists too long to be read.
     pub fn most_characters(self, column: &str) -> Option<usize> {
-        matches!(
-            (self, column),
-            (Table::Release, "cat" | "title") | (Table::Outlet, "name")
-        )
-        .then_some(MAX_BODY)
+        match (self, column) {
+            (Table::Release, "cat" | "title") | (Table::Outlet, "name") => Some(MAX_BODY),
+            (Table::Label, "name") => Some(MAX_NAME),
+            _ => None,
+        }
+    }
+
+    /// Returns the column that the platform's table need not have, because no event needs it.
+    pub const fn optional(self) -> Option<&'static str> {
+        match self {
+            Table::Label => Some("name"),
+            _ => None,
+        }
     }
 
     /// Returns the tables whose extra values the events of a captured table show: its own, and those

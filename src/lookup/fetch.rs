@@ -231,7 +231,8 @@ impl LookupSession {
 
 impl Primary {
     pub fn new(url: &str, source: &config::Source) -> Primary {
-        let mappings = source.tables.clone();
+        // No event needs optional columns.
+        let mappings = source.tables.clone().without_optional();
         let custom = source.lookups.clone();
 
         Primary {
@@ -382,7 +383,10 @@ impl Primary {
             Some(sql) => {
                 let found = |name: &str| format!("found.{}", quote_identifier(name));
                 let columns = table.columns().iter().map(|name| {
-                    let text = format!("{}::text", found(name));
+                    let text = match self.mappings.lacks(table, name) {
+                        true => "null".to_owned(),
+                        false => format!("{}::text", found(name)),
+                    };
                     limited(text, table.most_characters(name))
                 });
                 let columns: Vec<String> =

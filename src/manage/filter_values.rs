@@ -31,6 +31,7 @@ impl Manage {
                 list: "statuses".to_owned(),
                 value: name,
                 name: None,
+                release: None,
             };
 
             if !values.contains(&status) {

@@ -51,11 +51,13 @@ pub struct FilterValue {
     /// The name of the list: `label_ids`, `outlet_ids` or `statuses`.
     pub list: String,
     pub value: String,
-    /// The outlet's name, or the catalogue number of the label's newest release.
+    /// The name of the outlet or the label.
     pub name: Option<String>,
+    /// The catalogue number of the label's newest release.
+    pub release: Option<String>,
 }
 
-from_row! { FilterValue { list, value, name } }
+from_row! { FilterValue { list, value, name, release } }
 
 /// Which events to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

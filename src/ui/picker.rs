@@ -24,6 +24,7 @@ pub struct Picker<'a> {
 pub struct Choice<'a> {
     pub value: &'a str,
     pub name: Option<&'a str>,
+    pub release: Option<&'a str>,
     pub is_chosen: bool,
 }
 
@@ -47,11 +48,13 @@ fn picker<'a>(
     let choice = |known: &'a FilterValue| Choice {
         value: &known.value,
         name: known.name.as_deref(),
+        release: known.release.as_deref(),
         is_chosen: chosen.contains(&known.value.as_str()),
     };
     let matches = |choice: &Choice<'_>| {
         let is_in = |text: &str| text.to_lowercase().contains(search);
-        choice.is_chosen || is_in(choice.value) || choice.name.is_some_and(is_in)
+        let mut texts = [Some(choice.value), choice.name, choice.release].into_iter();
+        choice.is_chosen || texts.any(|text| text.is_some_and(is_in))
     };
 
     let known = known.iter().filter(|known| known.list == list).map(choice);
@@ -85,6 +88,7 @@ mod tests {
             list: list.to_owned(),
             value: value.to_string(),
             name: Some(name.to_owned()),
+            release: None,
         }
     }
 

@@ -561,6 +561,9 @@ const FILL: &str = "insert into walhook.event (id, user_id, kind, occurred_at, o
     select id, case when sequence % 4 = 0 then '00000000-0000-0000-0000-000000000001'::uuid else gen_random_uuid() end,
         id, id, kind, 1, 1, now(), 'delivered' from walhook.event;
     insert into walhook.delivery (id, webhook_id, event_id, due_at) select id, id, id, now() from walhook.event;
+    insert into walhook.lookup_row (relation, row_id, state)
+    select n % 3 + 6, n, json_build_array((n % 5000)::text, 'Label') from generate_series(1, 60000) as n;
+    insert into walhook.lookup_table (relation, mapping) select n, '' from generate_series(6, 8) as n;
     analyze";
 
 #[tokio::test]
@@ -655,7 +658,7 @@ async fn reads_of_the_feed_use_indexes() {
         for plan in plans(&client, statement, types, &arguments).await {
             assert!(plan.contains("Index"), "{what}:\n{plan}");
             // Hand-offs are unpacked after two seconds.
-            let small = ["event_sequence", "_default", "handoff"];
+            let small = ["event_sequence", "_default", "handoff", "lookup_table"];
             let reads_whole = |line: &&str| {
                 line.contains("Seq Scan on ") && !small.iter().any(|table| line.contains(table))
             };

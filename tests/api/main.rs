@@ -14,6 +14,7 @@ mod document;
 mod errors;
 mod feed;
 mod feed_streams;
+mod filter_values;
 mod fixture;
 mod hosts;
 mod idempotency;

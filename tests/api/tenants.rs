@@ -162,7 +162,10 @@ async fn values_of_filters_are_those_of_the_account() {
 
     assert_eq!(
         own["label_ids"],
-        json!([{ "id": 8, "newest_release": null }, { "id": 7, "newest_release": "CAT-002" }])
+        json!([
+            { "id": 8, "name": null, "newest_release": null },
+            { "id": 7, "name": null, "newest_release": "CAT-002" }
+        ])
     );
     assert_eq!(
         own["outlet_ids"],
@@ -177,7 +180,7 @@ async fn values_of_filters_are_those_of_the_account() {
     let others = values("stranger").await;
     assert_eq!(
         others["label_ids"],
-        json!([{ "id": 9, "newest_release": null }])
+        json!([{ "id": 9, "name": null, "newest_release": null }])
     );
     assert_eq!(others["outlet_ids"], json!([{ "id": 14, "name": null }]));
     assert_eq!(others["statuses"][0], "secret");

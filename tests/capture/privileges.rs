@@ -44,6 +44,7 @@ impl Scene {
         }
 
         app.set("source.tables.label.table", "catalog.label");
+        app.set("source.tables.label.columns.name", "name");
         app.set("source.tables.payment.absent", "true");
         Scene { app, dba, owner }
     }
@@ -182,7 +183,7 @@ async fn walk(configure: impl FnOnce(&mut TestApp)) {
 
     let explained = scene.app.walhook(&["init", "--explain"]).await;
     let explained = String::from_utf8(explained.stdout).unwrap();
-    let grant = "grant select (\"id\", \"user_id\") on \"catalog\".\"label\" to";
+    let grant = "grant select (\"id\", \"user_id\", \"name\") on \"catalog\".\"label\" to";
     assert!(explained.contains(grant), "{explained}");
 
     scene.settle(&["table catalog.label privilege"]).await;

@@ -155,6 +155,23 @@ async fn choose_outlet(stage: &Stage, browser: &Browser) -> i64 {
     .await;
     assert_eq!(browser.count(&format!("{checkbox}:checked")).await, 1);
     assert!(browser.text_of("#filter").await.contains("Example Music"));
+
+    // A label is found by its name too.
+    let name = format!("label {}", stage.label);
+    browser.fill("#find", &name).await;
+    browser.click("#search").await;
+    let label = "input[name=label_ids][type=checkbox]";
+    eventually("the label", || async {
+        (browser.count(label).await == 1).then_some(())
+    })
+    .await;
+    assert!(
+        browser
+            .text_of("#filter")
+            .await
+            .to_lowercase()
+            .contains(&name)
+    );
     check(browser).await;
     outlet
 }

@@ -343,7 +343,7 @@ fn tuple(
     let mut tuple = Tuple::absent(table);
 
     for ((index, reference), value) in table.columns().iter().enumerate().zip(values) {
-        if mappings.computed(table, reference).is_none() {
+        if mappings.computed(table, reference).is_none() || mappings.lacks(table, reference) {
             mappings.set(&mut tuple, table, Column(index as u8), value.as_deref());
         }
     }

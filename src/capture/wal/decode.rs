@@ -14,7 +14,7 @@ use pg_walstream::{
 use super::deleted::DeletedRows;
 use crate::capture::error::CaptureError;
 use crate::config::{Condition, Source, TableMappings};
-use crate::domain::change::{Change, Operation, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::extra::ValueKind;
 use crate::domain::lsn::{Lsn, TimelineHistory};
 use crate::domain::position::Position;
@@ -76,6 +76,8 @@ pub(super) struct OpenTransaction {
 struct RelationMap {
     table: Table,
     columns: Vec<SentColumn>,
+    /// The optional column, if the platform's table does not have it.
+    lacking: Option<Column>,
 }
 
 /// A sent column. It may be mapped to several columns of the reference schema.
@@ -498,6 +500,7 @@ impl Decoder {
             let found = names.find_map(|name| sent.iter().position(|column| *column.name == *name));
             match found {
                 Some(index) => columns[index].targets.extend(table.column(reference)),
+                None if table.optional() == Some(reference) => {}
                 None if crate::primary::is_required(table) => {
                     return Err(CaptureError::ColumnGone {
                         column: mapped.to_owned(),
@@ -529,7 +532,15 @@ impl Decoder {
             }
         }
 
-        Ok(Some(RelationMap { table, columns }))
+        let optional = table.optional().and_then(|name| table.column(name));
+        let is_sent = |wanted: &Column| columns.iter().any(|sent| sent.targets.contains(wanted));
+        let lacking = optional.filter(|wanted| !is_sent(wanted));
+
+        Ok(Some(RelationMap {
+            table,
+            columns,
+            lacking,
+        }))
     }
 
     /// Converts a row to the columns of the reference schema.
@@ -563,6 +574,10 @@ impl Decoder {
         }
 
         let mut tuple = Tuple::absent(table);
+        if let Some(lacking) = map.lacking {
+            tuple.set(lacking, Datum::Null);
+        }
+
         let sent = map.columns.iter().zip(&row.columns);
 
         for (sent, value) in

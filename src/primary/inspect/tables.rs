@@ -56,9 +56,19 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
             have += ", …";
         }
 
+        let optional = table.optional().filter(|column| {
+            let name = source.tables.column(table, column);
+            missing.contains(&name)
+        });
+        let without = optional.map(|column| {
+            let key = table.name();
+            format!("; without it, set source.tables.{key}.computed.{column} to \"null\"")
+        });
+
         let remedy = format!(
-            "add what is missing, or set {} to the platform's names: {have}",
-            settings.join(", ")
+            "add what is missing, or set {} to the platform's names: {have}{}",
+            settings.join(", "),
+            without.unwrap_or_default()
         );
         return Finding::fail(subject, format!("lacks {}", missing.join(", ")), remedy)
             .of(Condition::Columns(table))
