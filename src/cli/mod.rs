@@ -68,8 +68,7 @@ enum Command {
     #[command(subcommand)]
     Unrouted(unrouted::UnroutedAction),
     /// List, disable, enable and recover webhooks of all users
-    #[command(subcommand)]
-    Webhook(webhook::WebhookAction),
+    Webhook(webhook::Arguments),
     /// Create, list and revoke API tokens
     #[command(subcommand)]
     Token(token::TokenAction),
@@ -168,7 +167,7 @@ impl Cli {
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
             Command::Repair(arguments) => repair::execute(arguments, config()?).await,
             Command::Unrouted(action) => unrouted::execute(action, config()?).await,
-            Command::Webhook(action) => webhook::execute(action, config()?).await,
+            Command::Webhook(arguments) => webhook::execute(arguments, config()?).await,
             Command::Token(action) => token::execute(action, config()?).await,
             Command::Secrets(action) => secrets::execute(action, config()?).await,
             Command::User(action) => user::execute(action, config()?).await,

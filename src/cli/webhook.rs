@@ -1,6 +1,6 @@
 //! `walhook webhook`: webhooks of all users, for operators.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -14,15 +14,21 @@ use crate::domain::event::UserId;
 use crate::domain::time::millis;
 use crate::domain::webhook::WebhookState;
 use crate::manage::operators::{self, OwnedWebhook};
-use crate::manage::{JobDraft, JobScope, Policy};
+use crate::manage::{Fault, JobDraft, JobScope, Policy};
+
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Only webhooks of this user
+    #[arg(long, global = true, value_name = "ID", value_parser = plain_text)]
+    user: Option<String>,
+    #[command(subcommand)]
+    action: WebhookAction,
+}
 
 #[derive(Debug, Subcommand)]
-pub enum WebhookAction {
+enum WebhookAction {
     /// List webhooks, oldest first
     List {
-        /// Only this user's
-        #[arg(long, value_name = "ID", value_parser = plain_text)]
-        user: Option<String>,
         /// Only webhooks in this state: active, failing (active, and the last attempt has failed),
         /// disabled (automatically or by an operator), inactive (switched off by the owner)
         #[arg(long)]
@@ -68,18 +74,18 @@ pub enum WebhookAction {
     },
 }
 
-pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let Arguments { user, action } = arguments;
+    let user = user.map(|user| UserId(user.into()));
     let policy = config.disable.policy();
     let store = open_store(config.store_url()?, 1).await?;
     let id = match action {
         WebhookAction::List {
-            user,
             state,
             after,
             limit,
             json,
         } => {
-            let user = user.map(|user| UserId(user.into()));
             let limit = usize::from(limit);
             let after = after.unwrap_or_default();
             let found = operators::list(&store, user.as_ref(), state, after, limit).await?;
@@ -102,6 +108,10 @@ pub async fn execute(action: WebhookAction, config: Config) -> CommandResult {
     };
 
     let found = operators::find(&store, id).await?;
+    if user.is_some_and(|user| user != found.user) {
+        return Err(Fault::NoSuchWebhook.into());
+    }
+
     match action {
         WebhookAction::List { .. } => {}
         WebhookAction::Show { .. } => {

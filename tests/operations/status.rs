@@ -241,8 +241,23 @@ async fn operators_find_disable_enable_and_recover_webhooks_of_all_users() {
 
     // The owner sees the reason.
     let [id, reason] = [&ids[0], "replies take a minute; fix them, then enable it"];
-    app.walhook_ok(&["webhook", "disable", id, "--reason", reason])
-        .await;
+    let [owner, other] = [0, 1].map(|index: usize| users[index].to_string());
+
+    for change in [
+        &["disable", id, "--reason", reason][..],
+        &["enable", id],
+        &["recover", id],
+        &["show", id],
+    ] {
+        let command = [&["webhook"], change, &["--user", &other]].concat();
+        let output = app.walhook(&command).await;
+        assert_eq!(output.status.code(), Some(1), "{change:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("no such webhook"));
+    }
+    app.walhook_ok(&[
+        "webhook", "disable", id, "--reason", reason, "--user", &owner,
+    ])
+    .await;
 
     let api = app.api(&users[0].to_string()).await;
     let path = format!("/webhooks/{id}");
