@@ -1,5 +1,6 @@
 //! A log store with a synchronous standby, and two cells that read it, beside a single store.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -107,19 +108,19 @@ impl World {
         let source = rig.server.socket_url(DATABASE);
         rig.store = postgres::connect(&log.socket_url(STORE)).await?;
         rig.installation = rig.installation.another("log", &source, &log_url)?;
-        rig.set_up("").await?;
 
         let halves = [("a", 0, 2_047), ("b", 2_048, 4_095)];
+        let users = halves.map(|(_, first, last)| user_in(first..=last));
+
+        for user in users {
+            rig.platform.add_users(user, user, ROWS).await?;
+        }
+
+        // Added before: the relay's rate is that of single transitions.
+        rig.set_up("").await?;
         let mut cells = Vec::new();
 
-        for (name, first, last) in halves {
-            let in_half = |user: &u64| {
-                let user = UserId(user.to_string().into());
-                (first..=last).contains(&Shard::of(&user).0)
-            };
-            let user = (2..).find(in_half).context("a user")?;
-            rig.platform.add_users(user, user, ROWS).await?;
-
+        for ((name, first, last), user) in halves.into_iter().zip(users) {
             let server = PrivatePostgres::start(settings::options()).await?;
             server.create_database(STORE).await?;
             let url = server.url(STORE);
@@ -299,6 +300,15 @@ impl Cell {
         let read = "select log_number from walhook.checkpoint";
         Ok(self.store.query_one(read, &[]).await?.get(0))
     }
+}
+
+/// Returns the first user other than 1 whose shard is in the range.
+fn user_in(shards: RangeInclusive<u16>) -> u64 {
+    let is_in = |user: &u64| {
+        let user = UserId(user.to_string().into());
+        shards.contains(&Shard::of(&user).0)
+    };
+    (2..).find(is_in).expect("a user for each shard")
 }
 
 /// Starts a standby of the log's server, for which its commits wait from then on.
