@@ -177,10 +177,16 @@ pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), Conne
 /// Settings of a session, by the names of the server's parameters.
 pub(crate) type SessionSettings = Vec<(&'static str, String)>;
 
-/// Switches JIT compilation off. The server chooses it for high estimated costs: of statements that
-/// visit many webhooks, and of those that read the catalog of a database with hundreds of tables.
-/// It takes a hundred times as long as the statements themselves, and seconds on a busy server.
-const WITHOUT_JIT: (&str, &str) = ("jit", "off");
+/// The settings of every session, whatever the defaults of its role and database are.
+const SETTINGS: [(&str, &str); 2] = [
+    // The server chooses JIT compilation for high estimated costs: of statements that visit many
+    // webhooks, and of those that read the catalog of a database with hundreds of tables. It takes
+    // a hundred times as long as the statements themselves, and seconds on a busy server.
+    ("jit", "off"),
+    // Statements that wait for a row continue with its new version. At higher levels they would
+    // fail. Transactions that need one snapshot ask for it.
+    ("default_transaction_isolation", "read\\ committed"),
+];
 
 /// Opens a connection to the first of the hosts that accepts, and starts the task that drives it.
 /// Returns also the host's index.
@@ -193,7 +199,7 @@ pub(crate) async fn open(
     settings: &SessionSettings,
 ) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error> {
     let given = settings.iter().map(|(name, value)| (*name, value.as_str()));
-    let settings: Vec<_> = [WITHOUT_JIT].into_iter().chain(given).collect();
+    let settings: Vec<_> = SETTINGS.into_iter().chain(given).collect();
 
     static REJECTED: Once = Once::new();
     let mut configured = config.clone();

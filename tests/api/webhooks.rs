@@ -391,6 +391,33 @@ async fn concurrent_creations_cannot_exceed_the_limit() {
         .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_waits_for_another_whatever_isolation_is_the_default() {
+    let service = Service::start().await;
+    let prefer = "do $$ begin
+        execute format('alter database %I set default_transaction_isolation = serializable', current_database());
+    end $$";
+    run_sql(&service.sql, prefer).await;
+
+    let api = service.api("1").await;
+    let (webhook, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let path = format!("/webhooks/{webhook}");
+
+    let other = "begin; update walhook.webhook set description = 'of the other edit'";
+    run_sql(&service.sql, other).await;
+
+    let edit = api.patch(&path, json!({ "name": "edited" }));
+    let commit = async {
+        service.wait_until_blocked(1).await;
+        run_sql(&service.sql, "commit").await;
+    };
+
+    let (edited, ()) = tokio::join!(edit, commit);
+    let edited = edited.expect(200).json();
+    assert_eq!(edited["name"], "edited");
+    assert_eq!(edited["description"], "of the other edit");
+}
+
 async fn page(api: &Api, path: &str, cursor: Option<&str>) -> (Vec<Value>, Option<String>) {
     let path = cursor.map_or_else(
         || path.to_owned(),
