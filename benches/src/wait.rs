@@ -7,7 +7,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// How long to wait for a condition that only the machine's speed can delay.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(5);
+/// Each poll is a query, which takes processor time from what is measured.
+const POLL: Duration = Duration::from_millis(20);
 
 /// Waits until `condition` returns true. Fails with the first error, and after [`WAIT_LIMIT`].
 pub async fn eventually<F>(what: &str, condition: impl FnMut() -> F) -> anyhow::Result<()>
