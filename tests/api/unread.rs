@@ -3,7 +3,7 @@
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::feed_streams::wait_for_streams;
@@ -168,4 +168,37 @@ async fn a_client_that_does_not_read_a_stream_of_events_is_disconnected() {
     app.wait_for_events(2_000).await;
     wait_for_streams(app.sidecar(), 0).await;
     drop(stream);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_an_export_is_disconnected() {
+    let mut app = start().await;
+    let hostile = app.api("1").await;
+    let other = app.api("2").await;
+    let (webhook, _) = hostile.create_webhook(URL, &["delivery.failed"]).await;
+
+    // Some 25 MB as a file.
+    let fill = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+                select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - n), 12, '0') || '70008' || substr(gen_random_uuid()::text, 21))::uuid,
+                    $1::text::uuid, gen_random_uuid(), gen_random_uuid(), 'delivery.failed', 1, 1, now(), 'delivered'
+                from generate_series(1, 50000) as n";
+    app.store().await.execute(fill, &[&webhook]).await.unwrap();
+
+    let before = app.sidecar().peak_memory_kib();
+    let export = request(&hostile, "GET", "/logs?format=ndjson", "");
+    let mut unread = send(&address(&hostile), &export).await;
+    let mut status = [0; 12];
+    unread.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+
+    // A user has one export at a time.
+    let small = "/logs?format=ndjson&outcome=failed";
+    hostile.get(small).await.expect(429);
+    other.get(small).await.expect(200);
+
+    let ended = async || (hostile.get(small).await.status == 200).then_some(());
+    eventually("the client is disconnected", ended).await;
+    let grown = app.sidecar().peak_memory_kib().saturating_sub(before);
+    assert!(grown < MAX_GROWTH_KIB / 4, "{grown} KiB");
+    drop(unread);
 }
