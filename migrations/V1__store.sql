@@ -246,8 +246,8 @@ create index event_release on walhook.event (release_id) where release_id is not
 create index event_catalogue on walhook.event (catalogue) where catalogue is not null;
 create index event_track on walhook.event (track_id) where track_id is not null;
 -- Finds the newest events of all users, by which open streams learn which users have new events, and
--- those of some shards.
-create index event_order on walhook.event (sequence, shard) where sequence is not null;
+-- those of some shards. With the id, the numbers of other shards are counted in the index alone.
+create index event_order on walhook.event (sequence, shard) include (id) where sequence is not null;
 
 -- Transitions whose owner could not be found, and those whose event could not be derived or stored.
 create table walhook.unrouted_event (

@@ -5,14 +5,14 @@
 -- state of the log. All rows belong to one snapshot, so every event up to `last` was visible to it.
 -- $1 the number after which to read, $2 how many numbers to read, from the first one that the log
 -- has, $3 the reader's cell, or null: then `epoch` is that of any cell, $4 and $5 its first and last
--- shard, $6 events at most
+-- shard, $6 events at most, $7 the lowest id of the events to look at: it chooses the partitions to read
 with first as materialized (
-    select sequence as number from walhook.event where sequence > $1 order by sequence limit 1
+    select sequence as number from walhook.event where id >= $7 and sequence > $1 order by sequence limit 1
 ),
 newest as materialized (
     select sequence as number, id
     from walhook.event
-    where sequence > $1 and sequence < (select number from first) + $2
+    where id >= $7 and sequence > $1 and sequence < (select number from first) + $2
     order by sequence desc
     limit 1
 )
@@ -25,11 +25,15 @@ select -1::bigint as sequence, null::uuid as id, null as user_id, null as kind, 
         'system_identifier', (select system_identifier from pg_catalog.pg_control_system()),
         'timeline', case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end,
         'epoch', (select epoch from walhook.cell where $3::text is null or name = $3 limit 1),
-        'before', (select id from walhook.event where sequence = $1 limit 1),
+        'before', (select id from walhook.event where id >= $7 and sequence = $1 limit 1),
         'newest', (select json_build_array(number, id) from newest),
         -- The numbers of shards that are not read are counted in the index.
         'missing', coalesce((select number from newest) - $1, 0)
-            - (select count(*) from walhook.event where sequence > $1 and sequence <= (select number from newest))
+            - (
+                select count(*)
+                from walhook.event
+                where id >= $7 and sequence > $1 and sequence <= (select number from newest)
+            )
     ) as state
 from walhook.event_sequence
 union all
@@ -37,7 +41,7 @@ select sequence, id, user_id, kind, label_id, occurred_at, commit_lsn, repaired,
 from (
     select *
     from walhook.event
-    where sequence > $1 and sequence <= (select number from newest) and shard between $4::int and $5::int
+    where id >= $7 and sequence > $1 and sequence <= (select number from newest) and shard between $4::int and $5::int
     order by sequence
     limit $6
 ) as page

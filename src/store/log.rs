@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::statement::{Statements, column, from_row, stream_rows};
-use super::{Result, Store, StoreError};
+use super::{DAY_MS, Result, Store, StoreError, lowest_id_at, millis_of_id};
 use crate::domain::cell::{Cell, Shards};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::lsn::{Lineage, Lsn};
@@ -49,6 +49,12 @@ impl LogState {
     pub fn lineage(&self) -> Option<Lineage> {
         Lineage::of_server(self.system_identifier, self.timeline.as_deref())
     }
+}
+
+/// Returns the lowest id that events after this one usually have: events are numbered in the order of
+/// commits, and clocks differ by less than a day. Events that were derived again are older.
+pub fn lowest_id_after(event: Uuid) -> Uuid {
+    lowest_id_at(millis_of_id(event) - DAY_MS)
 }
 
 /// The state of a log and its next events, from one snapshot.
@@ -96,15 +102,22 @@ from_row!(Comparison {
 
 impl Store {
     /// Reads the events of a cell, or of a store of no cell, among up to `numbers` events after a
-    /// number. This is the log's store. Reads rows one by one: those beyond a megabyte do not stay in
-    /// memory.
-    pub async fn log_page(&self, after: u64, numbers: u64, cell: Option<&Cell>) -> Result<LogPage> {
+    /// number whose ids are not below `lowest`. This is the log's store. Reads rows one by one: those
+    /// beyond a megabyte do not stay in memory.
+    pub async fn log_page(
+        &self,
+        after: u64,
+        lowest: Uuid,
+        numbers: u64,
+        cell: Option<&Cell>,
+    ) -> Result<LogPage> {
         let name = cell.map(|cell| &*cell.name);
         let (first, last) = cell.map_or(Shards::ALL, |cell| cell.shards).bounds();
         let after = after as i64;
         let numbers = numbers as i64;
-        let params: [&(dyn ToSql + Sync); 6] =
-            [&after, &numbers, &name, &first, &last, &(PAGE as i64)];
+        let most = PAGE as i64;
+        let params: [&(dyn ToSql + Sync); 7] =
+            [&after, &numbers, &name, &first, &last, &most, &lowest];
 
         self.statement(async {
             let connection = self.connection().await?;
@@ -152,7 +165,7 @@ impl Store {
 
     /// Returns the state of the log, with the id of the event at `after`.
     pub async fn log_state(&self, after: u64) -> Result<LogState> {
-        Ok(self.log_page(after, 0, None).await?.state)
+        Ok(self.log_page(after, Uuid::nil(), 0, None).await?.state)
     }
 
     /// Returns the state of the log at its end.

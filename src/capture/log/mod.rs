@@ -25,7 +25,7 @@ use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
 use crate::store::Store;
 use crate::store::cells::claim_cell;
-use crate::store::log::{CHANNEL, PAGE};
+use crate::store::log::{CHANNEL, PAGE, lowest_id_after};
 use crate::store::processes::new_claim;
 use crate::telemetry;
 
@@ -165,6 +165,7 @@ impl Session for LogSession<'_> {
             progress,
             cell,
             numbers: PAGE,
+            reads_all: false,
             examined_at: Instant::now(),
         };
 
@@ -200,6 +201,8 @@ struct LogReader {
     cell: Option<Cell>,
     /// How many numbers the next page has: as many as fitted into the last one, if events are long.
     numbers: u64,
+    /// Whether the next page looks for events of all ids: among those of recent ids, some were missing.
+    reads_all: bool,
     /// When gaps were last looked up: an operator may have closed them.
     examined_at: Instant,
 }
@@ -246,9 +249,14 @@ impl LogSession<'_> {
         }
 
         let started_at = Instant::now();
+        let after = reader.progress;
+        let lowest = match after.event {
+            Some(event) if !reader.reads_all => lowest_id_after(event),
+            _ => Uuid::nil(),
+        };
         let page = reader
             .log
-            .log_page(reader.progress.number, reader.numbers, reader.cell.as_ref())
+            .log_page(after.number, lowest, reader.numbers, reader.cell.as_ref())
             .await
             .map_err(CaptureError::Log)?;
         let state = &page.state;
@@ -258,7 +266,6 @@ impl LogSession<'_> {
             return Err(CellFault::Changed.into());
         }
 
-        let after = reader.progress;
         if state.store != after.store
             || state.lineage() != Some(reader.lineage)
             || start::has_diverged(after, state)
@@ -273,6 +280,13 @@ impl LogSession<'_> {
             .and_then(|stored| stored.progress.log());
         let behind = state.last.saturating_sub(durable.unwrap_or(after).number);
         gauge!(telemetry::LOG_BEHIND).set(behind as f64);
+
+        let is_complete =
+            state.missing == 0 && (page.newest().is_some() || state.last <= after.number);
+        reader.reads_all = !is_complete && !lowest.is_nil();
+        if reader.reads_all {
+            return Ok(Some(false));
+        }
 
         let Some((number, newest)) = page.newest() else {
             return match page.unknown {

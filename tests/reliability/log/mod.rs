@@ -415,6 +415,53 @@ async fn a_store_that_was_dead_for_longer_than_the_retention_knows_how_many_even
     world.assert_delivered_once().await;
 }
 
+/// Adds an event to the log whose id is ten days older than its number, as that of an unrouted event
+/// that is derived again, with the data of the last event and the payment $1.
+const OLD_EVENT: &str = "
+    with counter as (update walhook.event_sequence set last = last + 1 returning last)
+    insert into walhook.event (id, user_id, kind, sequence, occurred_at, commit_lsn, ordinal, shard, data)
+    select (lpad(to_hex((extract(epoch from now() - interval '10 days') * 1000)::bigint), 12, '0')
+            || substr(replace(id::text, '-', ''), 13))::uuid,
+        user_id, kind, last, occurred_at, commit_lsn, ordinal, shard,
+        jsonb_set(data::jsonb, '{payment_request_id}', to_jsonb($1::bigint))::json
+    from counter, (select * from walhook.event order by sequence desc limit 1) as newest";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_with_an_old_id_is_delivered_at_its_number() {
+    let mut world = World::start().await;
+    world.pay(5).await;
+    world.assert_delivered_once().await;
+
+    // As the last event.
+    let first: i64 = 1_000_000;
+    world
+        .log()
+        .await
+        .execute(OLD_EVENT, &[&first])
+        .await
+        .unwrap();
+    world.payments.push(first);
+    world.assert_delivered_once().await;
+    world.pay(5).await;
+    world.assert_delivered_once().await;
+
+    // Before others.
+    world.cell.kill().await;
+    let second = first + 1;
+    world
+        .log()
+        .await
+        .execute(OLD_EVENT, &[&second])
+        .await
+        .unwrap();
+    world.payments.push(second);
+    world.pay(5).await;
+    world.wait_for_log(17).await;
+    world.cell.run().await;
+    world.assert_delivered_once().await;
+    assert_eq!(world.gaps().await, []);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_of_another_installation_is_refused_until_an_operator_decides() {
     let mut world = World::start().await;
