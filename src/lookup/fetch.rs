@@ -383,9 +383,10 @@ impl Primary {
             Some(sql) => {
                 let found = |name: &str| format!("found.{}", quote_identifier(name));
                 let columns = table.columns().iter().map(|name| {
-                    let text = match self.mappings.lacks(table, name) {
-                        true => "null".to_owned(),
-                        false => format!("{}::text", found(name)),
+                    let text = if self.mappings.lacks(table, name) {
+                        "null".to_owned()
+                    } else {
+                        format!("{}::text", found(name))
                     };
                     limited(text, table.most_characters(name))
                 });
