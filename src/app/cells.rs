@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::open_store;
-use crate::capture;
+use crate::capture::{self, CaptureError};
 use crate::config::{CaptureMode, Config};
 use crate::domain::cell::{self, Cell, CellFault, Shard, Shards};
 use crate::domain::event::UserId;
 use crate::failpoint::failpoint;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// How often a process looks whether it is still of the same cell, and how long it takes to notice.
 const WATCH: Duration = Duration::from_secs(1);
@@ -81,10 +81,10 @@ pub async fn add(config: &Config, name: &str) -> anyhow::Result<Cell> {
             format!("the store of cell {name} reads no log yet: run `walhook setup` with its configuration")
         })?;
 
-    let of_log = log.store_id().await?;
+    let found = log.store_id().await.map_err(of_log)?;
     ensure!(
-        read.store == of_log,
-        "the store of cell {name} reads another log: {}, and source.log_url leads to {of_log}",
+        read.store == found,
+        "the store of cell {name} reads another log: {}, and source.log_url leads to {found}",
         read.store
     );
 
@@ -106,7 +106,7 @@ pub async fn add(config: &Config, name: &str) -> anyhow::Result<Cell> {
         store: id,
         epoch: 1,
     };
-    log.insert_cell(&first).await?;
+    log.insert_cell(&first).await.map_err(of_log)?;
 
     let map = log.cells().await?;
     let known = map.into_iter().find(|cell| cell.name == name);
@@ -137,25 +137,35 @@ pub enum Split {
 
 /// Statements that remove the data of half of the users.
 const LONG_STATEMENT: Duration = Duration::from_secs(3_600);
-/// How long to wait for the processes of a cell: they notice, and drain.
+/// How long to wait for the processes of a cell, which notice and drain, and for its clone.
 const END_OF_PROCESSES: Duration = Duration::from_secs(60);
+/// The epoch of a new cell while processes of the cell that is split may run.
+const UNPREPARED: i64 = 0;
+const CHANGED: &str = "the store of the cell has changed meanwhile: run the command again";
 
 /// Splits cell `name` into two halves, the upper of which moves to the new cell `into`. Its store is
 /// a clone of the cell's server.
 ///
-/// First, while the clone is a standby, stores the halves in the cell, so that its processes end.
-/// The standby has all that they have done when it has the halves too: a clone that was promoted
-/// earlier is refused. Then, when it is promoted, stores the halves in the log, and removes from
-/// each of the two what belongs to the other. Each step can be repeated.
+/// First, while the clone is a standby, stores the halves in the cell, so that its processes end,
+/// and then raises the epoch of the second half to that of the first: the standby has all that they
+/// have done when it has this too. A clone that was promoted earlier is refused. Then, when it is
+/// promoted, stores the halves in the log, and removes from each of the two what belongs to the
+/// other. Each step can be repeated.
 pub async fn split(config: &Config, name: &str, into: &str) -> anyhow::Result<Split> {
     let log = open_log(config).await?;
     let old = open_store(config.cell_url(name)?, 1).await?;
     let new = open_store(config.cell_url(into)?, 1).await?;
+    ensure!(
+        !old.identity().await?.is_same(&new.identity().await?),
+        "the URLs of the cells {name} and {into} lead to the same store: correct cells.stores"
+    );
+
     let is_promoted = new.log_end().await?.lineage().is_some();
-    let map = log.cells().await?;
+    let map = log.cells().await.map_err(of_log)?;
     cell::covered(&map)?;
 
-    let (keeps, moves) = match halves(name, into, &old.cells().await?, &map)? {
+    let (rows, cloned) = (old.cells().await?, new.cells().await?);
+    let (keeps, mut moves) = match halves(name, into, &rows, &cloned, &map)? {
         Some(halves) => halves,
         None => {
             ensure!(
@@ -163,16 +173,33 @@ pub async fn split(config: &Config, name: &str, into: &str) -> anyhow::Result<Sp
                 "the server of cell {into} was promoted too early: it lacks what cell {name} has done since. Clone the server of \
                  cell {name} again, and leave it a standby"
             );
-            begin(name, into, &old, &new, &map).await?
+            begin(name, into, &log, &old, &new, &map).await?
         }
     };
 
-    let is_done = old.cells().await? == [keeps.clone()];
+    let found = old.store_id().await?;
+    ensure!(
+        found == keeps.store,
+        CellFault::OtherStore {
+            name: keeps.name,
+            known: keeps.store,
+            found,
+        }
+    );
+
+    let is_done = rows == [keeps.clone()];
     if !is_done {
         wait_for_processes(&old, &config.source.slot, name).await?;
     }
 
+    if moves.epoch == UNPREPARED {
+        moves.epoch = keeps.epoch;
+        ensure!(old.put_halves(&keeps, &moves).await?, CHANGED);
+        failpoint!("cell_is_prepared_clone_does_not_have_it")?;
+    }
+
     if !is_promoted {
+        wait_for_clone(&new, &moves).await?;
         return Ok(Split::Prepared);
     }
 
@@ -182,7 +209,7 @@ pub async fn split(config: &Config, name: &str, into: &str) -> anyhow::Result<Sp
          `walhook cells split` asks for the promotion. `--abort` lets cell {name} continue meanwhile"
     );
     ensure!(
-        log.put_halves(&keeps, &moves).await?,
+        log.put_halves(&keeps, &moves).await.map_err(of_log)?,
         CellFault::OtherStore {
             name: keeps.name,
             known: map
@@ -211,6 +238,7 @@ fn halves(
     name: &str,
     into: &str,
     rows: &[Cell],
+    cloned: &[Cell],
     map: &[Cell],
 ) -> anyhow::Result<Option<(Cell, Cell)>> {
     let find = |cells: &[Cell], name: &str| cells.iter().find(|cell| cell.name == name).cloned();
@@ -228,13 +256,21 @@ fn halves(
     }
 
     // It is complete in the log. The cell's store may have been restored since.
-    Ok(find(map, name).zip(find(map, into)))
+    if let Some(moves) = find(map, into) {
+        return Ok(find(map, name).zip(Some(moves)));
+    }
+
+    // It is complete in both stores. The log may have been restored since.
+    let known = find(map, name).and_then(|known| known.shards.halves());
+    let found = Some(keeps).zip(find(cloned, into));
+    Ok(found.filter(|(keeps, moves)| known == Some((keeps.shards, moves.shards))))
 }
 
 /// Stores the halves in the cell that is split.
 async fn begin(
     name: &str,
     into: &str,
+    log: &Store,
     old: &Store,
     new: &Store,
     map: &[Cell],
@@ -254,19 +290,22 @@ async fn begin(
         .shards
         .halves()
         .with_context(|| format!("cell {name} has one shard, which cannot be divided"))?;
-    let half = |name: &str, shards, store| Cell {
-        name: name.to_owned(),
-        shards,
-        store,
-        epoch: own.epoch + 1,
-    };
 
-    let keeps = half(name, lower, own.store);
-    let moves = half(into, upper, Uuid::now_v7());
-    ensure!(
-        old.put_halves(&keeps, &moves).await?,
-        "the store of cell {name} has changed meanwhile: run the command again"
-    );
+    // Changes nothing: fails while the cell still runs if the map cannot be written.
+    log.insert_cell(&own).await.map_err(of_log)?;
+
+    let keeps = Cell {
+        shards: lower,
+        epoch: own.epoch + 1,
+        ..own
+    };
+    let moves = Cell {
+        name: into.to_owned(),
+        shards: upper,
+        store: Uuid::now_v7(),
+        epoch: UNPREPARED,
+    };
+    ensure!(old.put_halves(&keeps, &moves).await?, CHANGED);
     failpoint!("cell_has_halves_processes_run")?;
 
     Ok((keeps, moves))
@@ -276,7 +315,7 @@ async fn begin(
 pub async fn abort(config: &Config, name: &str, into: &str) -> anyhow::Result<Cell> {
     let log = open_log(config).await?;
     let store = open_store(config.cell_url(name)?, 1).await?;
-    let map = log.cells().await?;
+    let map = log.cells().await.map_err(of_log)?;
 
     ensure!(
         !map.iter().any(|cell| cell.name == into),
@@ -284,6 +323,13 @@ pub async fn abort(config: &Config, name: &str, into: &str) -> anyhow::Result<Ce
     );
     let known = map.into_iter().find(|cell| cell.name == name);
     let known = known.ok_or_else(|| CellFault::Unknown(name.to_owned()))?;
+
+    let rows = store.cells().await?;
+    let is_split = rows.iter().any(|row| row.name == into);
+    ensure!(
+        store.store_id().await? == known.store && (is_split || rows == [known.clone()]),
+        "cell {name} is not being split into {into} in the store at cells.stores.{name}: nothing was changed"
+    );
 
     store.become_cell(&known).await?;
     Ok(known)
@@ -308,4 +354,30 @@ async fn wait_for_processes(store: &Store, slot: &str, name: &str) -> anyhow::Re
         );
         tokio::time::sleep(WATCH).await;
     }
+}
+
+/// Waits until the clone has all that the cell's processes have done.
+async fn wait_for_clone(clone: &Store, moves: &Cell) -> anyhow::Result<()> {
+    let until = Instant::now() + END_OF_PROCESSES;
+
+    while !clone.cells().await?.contains(moves) {
+        ensure!(
+            Instant::now() < until,
+            "the server of cell {} does not have all of the other one yet: see there in pg_stat_wal_receiver that it is connected, and \
+             run the command again",
+            moves.name
+        );
+        tokio::time::sleep(WATCH).await;
+    }
+
+    Ok(())
+}
+
+/// Names the setting, and what a command needs that the processes do not.
+fn of_log(error: StoreError) -> anyhow::Error {
+    let remedy = match error.is_rejection() {
+        true => ". To change the map of cells, give it the rights of the log's owner",
+        false => "",
+    };
+    anyhow!("{}{remedy}", CaptureError::Log(error))
 }

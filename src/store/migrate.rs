@@ -392,6 +392,15 @@ from_row!(Identity {
     now
 });
 
+impl Identity {
+    /// Returns whether both are the same database of the same server. A copy has the same id as its
+    /// original, and another server.
+    pub fn is_same(&self, other: &Identity) -> bool {
+        (self.system_identifier, self.started_at, &self.database)
+            == (other.system_identifier, other.started_at, &other.database)
+    }
+}
+
 impl Store {
     pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
         let FoundIdentity {

@@ -335,12 +335,8 @@ fn foreign(read: LogProgress, found: &LogState) -> CaptureError {
     PrimaryError::Gap(Gap::LogForeign { known, found }).into()
 }
 
-/// Returns whether both are the same database of the same server. A copy has the same id as its
-/// original, and another server.
+/// Returns whether both are the same database of the same server.
 pub async fn is_same(log: &Store, store: &Store) -> Result<bool, CaptureError> {
     let log = log.identity().await.map_err(CaptureError::Log)?;
-    let store = store.identity().await?;
-
-    Ok((log.system_identifier, log.started_at, log.database)
-        == (store.system_identifier, store.started_at, store.database))
+    Ok(log.is_same(&store.identity().await?))
 }

@@ -198,6 +198,7 @@ table! {
     Teardown "schema_dropped_answer_not_received" KILL_AND_FAIL;
     Reencrypt "value_reencrypted_next_not_read" KILL_AND_FAIL;
     Split "cell_has_halves_processes_run" KILL;
+    Split "cell_is_prepared_clone_does_not_have_it" KILL;
     Split "log_has_halves_stores_have_not" KILL;
     Split "new_half_is_cell_old_is_not" KILL;
 }

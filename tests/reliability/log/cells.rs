@@ -437,6 +437,7 @@ async fn a_cell_is_split_under_load_and_each_event_is_delivered_by_one_half() {
     };
 
     killed_at(&mut cell, "cell_has_halves_processes_run").await;
+    killed_at(&mut cell, "cell_is_prepared_clone_does_not_have_it").await;
     let prepared = cell.walhook_ok(&split).await;
     assert!(
         prepared.contains("promote the server of cell b"),
@@ -459,6 +460,30 @@ async fn a_cell_is_split_under_load_and_each_event_is_delivered_by_one_half() {
     );
     let again = cell.walhook_ok(&split).await;
     assert_eq!(again, done, "it can be repeated");
+
+    // The log is restored to its state before the split.
+    run_sql(
+        &relay.store().await,
+        "delete from walhook.cell where name = 'b';
+         update walhook.cell set last_shard = 4095, epoch = 1",
+    )
+    .await;
+    let reason = refusal(&cell, &["run"]).await;
+    assert!(reason.contains("`walhook cells split` again"), "{reason}");
+    let reason = refusal(&cell, &["cells", "split", "a", "--into", "b", "--abort"]).await;
+    assert!(
+        reason.contains("cell a is not being split into b"),
+        "{reason}"
+    );
+    let again = cell.walhook_ok(&split).await;
+    assert_eq!(again, done);
+
+    // The log has both halves too.
+    let url = cell.store_url.clone();
+    cell.set("cells.stores.a", &relay.store_url);
+    let reason = refusal(&cell, &split).await;
+    assert!(reason.contains("cell a has the store"), "{reason}");
+    cell.set("cells.stores.a", &url);
 
     let mut new = TestApp::with_databases(
         cell.server.clone(),
@@ -512,6 +537,7 @@ async fn a_cell_is_split_under_load_and_each_event_is_delivered_by_one_half() {
     );
 }
 
+#[cfg(feature = "failpoints")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clone_that_was_promoted_too_early_is_refused_and_the_cell_can_continue() {
     let Whole {
@@ -529,32 +555,53 @@ async fn a_clone_that_was_promoted_too_early_is_refused_and_the_cell_can_continu
     let reason = refusal(&cell, &split).await;
     assert!(reason.contains("was promoted too early"), "{reason}");
 
-    // The standby is cut off before the split begins.
+    // A role that cannot write the map does not stop the cell.
     let clone = server.start_standby(Options::default()).await.unwrap();
     cell.set("cells.stores.b", &clone.url("events"));
-    let admin = postgres::connect(&clone.url("postgres")).await.unwrap();
-    run_sql(&admin, "alter system set primary_conninfo = ''").await;
-    run_sql(&admin, "select pg_reload_conf()").await;
-    eventually("the standby to be cut off", async || {
-        let gone = "select from pg_stat_wal_receiver";
-        admin
-            .query_opt(gone, &[])
-            .await
-            .unwrap()
-            .is_none()
-            .then_some(())
+    let role = format!("reader_{}", relay.name);
+    let grants = format!(
+        "create role {role} login; grant usage on schema walhook to {role};
+         grant select on all tables in schema walhook to {role}"
+    );
+    run_sql(&relay.store().await, &grants).await;
+    let reader = format!(
+        "source.log_url={}",
+        relay.store_url.replace("postgres@", &format!("{role}@"))
+    );
+    let reason = refusal(&cell, &[&["--set", &reader][..], &split].concat()).await;
+    assert!(
+        reason.contains("give it the rights of the log's owner"),
+        "{reason}"
+    );
+    cell.sidecar().wait_until_ready().await;
+
+    // The standby has the halves, and not what the processes did until they ended.
+    cell.set_environment("FAILPOINTS", "cell_has_halves_processes_run=1*return(kill)");
+    cell.walhook(&split).await;
+    cell.set_environment("FAILPOINTS", "");
+    let standby = postgres::connect(&clone.url("events")).await.unwrap();
+    eventually("the standby to have the halves", async || {
+        let halves = "select from walhook.cell where name = 'b'";
+        standby.query_opt(halves, &[]).await.unwrap()
     })
     .await;
-
-    cell.walhook_ok(&split).await;
-    cell.stop_signalled().await;
     promote(&clone).await;
+    assert!(!cell.stop_signalled().await.success());
     let reason = refusal(&cell, &split).await;
     assert!(reason.contains("before it had all of cell a"), "{reason}");
 
-    let kept = cell
-        .walhook_ok(&["cells", "split", "a", "--into", "b", "--abort"])
-        .await;
+    // URLs that lead to another store than they should.
+    let url = cell.store_url.clone();
+    let abort = ["cells", "split", "a", "--into", "b", "--abort"];
+    cell.set("cells.stores.b", &url);
+    let reason = refusal(&cell, &split).await;
+    assert!(reason.contains("lead to the same store"), "{reason}");
+    cell.set("cells.stores.a", &relay.store_url);
+    let reason = refusal(&cell, &abort).await;
+    assert!(reason.contains("nothing was changed"), "{reason}");
+    cell.set("cells.stores.a", &url);
+
+    let kept = cell.walhook_ok(&abort).await;
     assert!(kept.contains("cell a keeps the shards 0-4095"), "{kept}");
     cell.run().await;
 
