@@ -283,6 +283,11 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
         return fail(format!("{key} must be at least 1"));
     }
 
+    // A century: dates that are further away do not exist everywhere.
+    if config.retention.days > 36_525 {
+        return fail("retention.days must be at most 36525".into());
+    }
+
     if config.delivery.max_payload_bytes > MAX_BODY {
         return fail(format!(
             "delivery.max_payload_bytes must be at most {MAX_BODY}"

@@ -207,7 +207,7 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
     /// Arguments, environment, and texts that the error must contain.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
 
-    let cases: [Case<'_>; 33] = [
+    let cases: [Case<'_>; 34] = [
         (
             &["run"],
             &[("WALHOOK_SECRETS__MASTER_KEY", KEY)],
@@ -287,6 +287,11 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
             &["config"],
             &[("WALHOOK_DELIVERY__RETRIES_PER_SECOND", "0")],
             &["delivery.retries_per_second must be at least 1"],
+        ),
+        (
+            &["config"],
+            &[("WALHOOK_RETENTION__DAYS", "4294967295")],
+            &["retention.days must be at most 36525"],
         ),
         (&["--set", "nonsense", "config"], &[], &["--set nonsense"]),
         (
