@@ -170,6 +170,11 @@ pub fn own(name: Option<&str>, store: Uuid, rows: &[Cell]) -> Result<Option<Cell
             name,
             found: other.name.clone(),
         }),
+        (Some(own), _) if rows.iter().all(|row| row.store != store) => Err(CellFault::OtherStore {
+            name,
+            known: own.store,
+            found: store,
+        }),
         // The row of the new cell has the id of a store that does not exist yet.
         (Some(own), Some(other)) => Err(match own.store == store {
             true => CellFault::Splitting {
@@ -180,11 +185,6 @@ pub fn own(name: Option<&str>, store: Uuid, rows: &[Cell]) -> Result<Option<Cell
                 name: other.name.clone(),
                 into: name,
             },
-        }),
-        (Some(own), None) if own.store != store => Err(CellFault::OtherStore {
-            name,
-            known: own.store,
-            found: store,
         }),
         (Some(own), None) => Ok(Some(own.clone())),
     }
@@ -334,5 +334,11 @@ mod tests {
         });
         assert_eq!(own(Some("a"), whole.store, &halves), splitting);
         assert_eq!(own(Some("b"), whole.store, &halves), splitting);
+
+        // The log's store has the rows of all cells, and another id.
+        assert!(matches!(
+            own(Some("a"), Uuid::nil(), &halves),
+            Err(CellFault::OtherStore { .. })
+        ));
     }
 }
