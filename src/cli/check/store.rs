@@ -141,7 +141,7 @@ fn processes(running: &[Process]) -> Finding {
     match (running.len(), missing.is_empty()) {
         (0, _) => Finding::warn(
             SUBJECT,
-            "none is connected: nobody reads changes, which the primary retains, and nothing is delivered",
+            "none is connected: no changes are read, and nothing is delivered",
             REMEDY,
         ),
         (_, false) => {
