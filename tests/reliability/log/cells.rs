@@ -213,6 +213,81 @@ async fn each_event_is_stored_and_delivered_by_the_cell_of_its_user() {
     cells.assert_delivered_once().await;
 }
 
+/// Owners are found by the process that writes the log, as of the change: cells only divide.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_label_that_changes_hands_while_all_lag_has_one_tenant_for_each_event() {
+    const EVENT: &str = "distribution.outlet.status_changed";
+    let mut cells = Cells::start().await;
+    let (former, owner) = (cells.users[0], cells.users[2]);
+    for (cell, user) in [(&cells.a, former), (&cells.b, owner)] {
+        let api = cell.api(&user.to_string()).await;
+        let url = cells.receiver.url(&format!("/of/{user}"));
+        api.create_webhook(&url, &[EVENT]).await;
+    }
+
+    let platform = cells.relay.platform().await;
+    let label = platform.label(former).await;
+    let release = platform.release(label).await;
+    let outlet = platform.outlet("O").await;
+    let entry = platform.distribution(release, outlet, "scheduled").await;
+    cells.relay.kill().await;
+    cells.a.kill().await;
+    cells.b.kill().await;
+
+    let status =
+        |status: &str| format!("update distro_queue set status = '{status}' where id = {entry}");
+    let pass = |user: i64| format!("update label set user_id = {user} where id = {label}");
+    platform.transaction(&status("complete")).await;
+    platform.transaction(&pass(owner)).await;
+    platform.transaction(&status("error")).await;
+    let back = [pass(former), status("complete"), pass(owner)].join(";");
+    platform.transaction(&back).await;
+    platform.transaction(&status("error")).await;
+
+    // One cell reads what it can long before the other.
+    cells.relay.run_with(&["--roles", "capture"]).await;
+    cells.b.run().await;
+    platform.transaction(&pass(former)).await;
+    cells.pay(1).await;
+    cells.a.run().await;
+
+    let log = cells.relay.store().await;
+    let paid = cells.payments.len() as i64;
+    eventually("all payments in the log", async || {
+        let count = format!("select count(*) from walhook.event where kind = '{PAYMENT}'");
+        (one::<i64>(&log, &count).await == paid).then_some(())
+    })
+    .await;
+    let last: i64 = one(&log, "select last from walhook.event_sequence").await;
+    for cell in [&cells.a, &cells.b] {
+        cell.wait_for_count("select log_number from walhook.checkpoint", last as usize)
+            .await;
+        cell.wait_for_count("select count(*) from walhook.pending", 0)
+            .await;
+    }
+
+    let mut seen = std::collections::HashSet::new();
+    let mut received: Vec<(String, String)> = Vec::new();
+    for request in cells.receiver.requests() {
+        if request.event() == EVENT && seen.insert(request.delivery().to_owned()) {
+            let status = request.data()["status"].as_str().unwrap().to_owned();
+            received.push((request.path.clone(), status));
+        }
+    }
+    received.sort();
+
+    let of = |user: i64, status: &str| (format!("/of/{user}"), status.to_owned());
+    let mut expected = vec![
+        of(former, "scheduled"),
+        of(former, "complete"),
+        of(owner, "error"),
+        of(former, "complete"),
+        of(owner, "error"),
+    ];
+    expected.sort();
+    assert_eq!(received, expected);
+}
+
 async fn refusal(app: &TestApp, arguments: &[&str]) -> String {
     let refused = app.walhook(arguments).await;
     assert!(!refused.status.success(), "{arguments:?} succeeds");

@@ -248,6 +248,58 @@ async fn a_dead_store_holds_up_nobody_and_continues_at_its_checkpoint() {
     assert_eq!(world.gaps().await, []);
 }
 
+/// The process that writes the log dies between any two of its steps, and the log's server dies five
+/// times.
+#[cfg(feature = "failpoints")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_has_each_event_once_while_its_process_and_its_server_die() {
+    const POINTS: [&str; 8] = [
+        "slot_taken_limit_not_claimed",
+        "changes_received_batch_not_sent",
+        "batch_received_events_not_derived",
+        "checkpoint_advanced_events_not_inserted",
+        "events_inserted_commit_not_sent",
+        "events_committed_answer_not_received",
+        "events_committed_capture_not_notified",
+        "events_stored_slot_not_acknowledged",
+    ];
+
+    let mut relay = TestApp::prepare().await;
+    let server = own_store(&mut relay).await;
+    relay.set("source.heartbeat", "500ms");
+    let mut world = World::start_with(relay, TestApp::prepare().await).await;
+    world.pay(3).await;
+    world.assert_delivered_once().await;
+    world.relay.kill().await;
+
+    for (index, point) in POINTS.into_iter().enumerate() {
+        let armed = format!("{point}=1*return(kill)");
+        world.relay.set_environment("FAILPOINTS", &armed);
+        let mut armed = world.relay.spawn(&["--roles", "capture"]);
+        world.relay.set_environment("FAILPOINTS", "");
+        world.pay(3).await;
+        assert!(!armed.ended().await.success(), "{point}");
+        let report = std::fs::read_to_string(world.relay.log_file()).unwrap();
+        assert!(report.contains(&format!("failpoint {point}")), "{report}");
+
+        if index < 5 {
+            server.stop(StopMode::Immediate).await.unwrap();
+            world.pay(3).await;
+            server.start_again().await.unwrap();
+        }
+    }
+
+    world.relay.run_with(&["--roles", "capture"]).await;
+    world.pay(3).await;
+    world.assert_delivered_once().await;
+
+    let lost = "select last = count(*) and last = count(distinct event.id)
+        from walhook.event_sequence, walhook.event group by last";
+    assert!(one::<bool>(&world.log().await, lost).await);
+    assert_eq!(world.gaps().await, []);
+    world.relay.stop().await;
+}
+
 /// A server with an empty database for events, and its standby.
 async fn server_with_standby() -> (PrivatePostgres, PrivatePostgres) {
     let first = server(Options::default()).await;
