@@ -279,11 +279,14 @@ async fn begin(
     cell::verify(own.as_ref(), map)?;
     let own = own.ok_or_else(|| CellFault::NotAdded(name.to_owned()))?;
 
-    let is_clone =
-        old.identity().await?.system_identifier == new.identity().await?.system_identifier;
+    // Clones of all cells have the same system identifier.
+    let is_clone = old.identity().await?.system_identifier
+        == new.identity().await?.system_identifier
+        && new.cells().await?.contains(&own);
     ensure!(
         is_clone,
-        "the server of cell {into} is no clone of that of cell {name}: make it with pg_basebackup"
+        "the server of cell {into} is no clone of that of cell {name}, or does not have its last changes yet: make it with \
+         pg_basebackup, and let it stream"
     );
 
     let (lower, upper) = own

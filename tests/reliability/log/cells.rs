@@ -560,6 +560,13 @@ async fn a_cell_is_split_under_load_and_each_event_is_delivered_by_one_half() {
     assert!(reason.contains("cell a has the store"), "{reason}");
     cell.set("cells.stores.a", &url);
 
+    // A clone of one half is none of the other.
+    let other = server.start_standby(Options::default()).await.unwrap();
+    cell.set("cells.stores.c", &other.url("events"));
+    let reason = refusal(&cell, &["cells", "split", "b", "--into", "c"]).await;
+    assert!(reason.contains("is no clone of that of cell b"), "{reason}");
+    drop(other);
+
     let mut new = TestApp::with_databases(
         cell.server.clone(),
         format!("{}_b", cell.name),
