@@ -320,17 +320,19 @@ pub async fn abort(config: &Config, name: &str, into: &str) -> anyhow::Result<Ce
     let store = open_store(config.cell_url(name)?, 1).await?;
     let map = log.cells().await.map_err(of_log)?;
 
+    let rows = store.cells().await?;
+    let moves = rows.iter().find(|row| row.name == into);
+    // Another cell may have been split into this name meanwhile.
+    let is_moved = |cell: &Cell| moves.is_none_or(|moves| moves.store == cell.store);
     ensure!(
-        !map.iter().any(|cell| cell.name == into),
+        !map.iter().any(|cell| cell.name == into && is_moved(cell)),
         "cell {into} is in the map already: run `walhook cells split {name} --into {into}` to the end"
     );
     let known = map.into_iter().find(|cell| cell.name == name);
     let known = known.ok_or_else(|| CellFault::Unknown(name.to_owned()))?;
 
-    let rows = store.cells().await?;
-    let is_split = rows.iter().any(|row| row.name == into);
     ensure!(
-        store.store_id().await? == known.store && (is_split || rows == [known.clone()]),
+        store.store_id().await? == known.store && (moves.is_some() || rows == [known.clone()]),
         "cell {name} is not being split into {into} in the store at cells.stores.{name}: nothing was changed"
     );
 
