@@ -274,6 +274,11 @@ impl TestApp {
             command.env_remove(name);
         }
 
+        // Free ports: the default ones would be those of other tests too.
+        for key in ["WALHOOK_HTTP__LISTEN", "WALHOOK_HTTP__METRICS_LISTEN"] {
+            command.env(key, "127.0.0.1:0");
+        }
+
         for (key, value) in &self.settings {
             command.env(
                 format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()),
