@@ -21,6 +21,7 @@ select -1::bigint as sequence, null::uuid as id, null as user_id, null as kind, 
     null::timestamptz as occurred_at, null::pg_lsn as commit_lsn, null::boolean as repaired, null as data,
     json_build_object(
         'store', store_id,
+        'now', clock_timestamp(),
         'last', last,
         'system_identifier', (select system_identifier from pg_catalog.pg_control_system()),
         'timeline', case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end,

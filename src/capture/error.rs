@@ -89,6 +89,12 @@ pub enum CaptureError {
          target_session_attrs=read-write"
     )]
     LogStandby,
+    /// Not read: receivers reject signatures whose time is some minutes off.
+    #[error(
+        "the clock of the log store differs by {0} s from this machine's: synchronize both with a time server; the log is read when \
+         they agree"
+    )]
+    LogClock(i64),
     /// Not read: a server that was replaced lacks what its successor has stored.
     #[error(
         "source.log_url leads to a server on timeline {found}, and the log was read on the later timeline {known}: a failover has \
@@ -204,6 +210,7 @@ impl CaptureError {
                 self,
                 CaptureError::LogStandby
                     | CaptureError::LogReplaced { .. }
+                    | CaptureError::LogClock(_)
                     | CaptureError::LogNewer(_)
                     | CaptureError::CellHeld(_)
             ) {
@@ -236,6 +243,7 @@ impl CaptureError {
             | CaptureError::PublicationInterrupted
             | CaptureError::LogStandby
             | CaptureError::LogReplaced { .. }
+            | CaptureError::LogClock(_)
             | CaptureError::LogStops
             | CaptureError::LogNewer(_)
             | CaptureError::CellHeld(_)

@@ -4,6 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 
+use crate::clock;
 use crate::domain::gap::Gap;
 use crate::domain::table::Table;
 
@@ -190,9 +191,8 @@ impl Finding {
     /// deliveries that look old.
     pub fn clock(subject: &str, theirs: Timestamp, before: Timestamp) -> Finding {
         const TOLERATED_SECONDS: f64 = 1.0;
-        let behind = before.duration_since(theirs).as_secs_f64();
-        let ahead = theirs.duration_since(Timestamp::now()).as_secs_f64();
-        let skew = behind.max(ahead).max(0.0);
+        let skew = clock::skew(theirs, before).as_secs_f64();
+
         if skew > TOLERATED_SECONDS {
             let remedy = "synchronize both clocks with a time server: receivers reject deliveries that look old";
             return Finding::warn(

@@ -5,6 +5,7 @@ use std::pin::pin;
 
 use deadpool_postgres::GenericClient;
 use futures_util::TryStreamExt;
+use jiff::Timestamp;
 use postgres_types::{Json, ToSql};
 use serde::Deserialize;
 use tokio_postgres::Row;
@@ -32,6 +33,8 @@ pub struct LogState {
     pub store: Uuid,
     system_identifier: i64,
     timeline: Option<String>,
+    /// The server's clock.
+    pub now: Timestamp,
     /// The number of the last event.
     pub last: u64,
     /// The id of the event after which the page begins. None if the log does not have it.

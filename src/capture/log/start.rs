@@ -1,11 +1,13 @@
 //! Where reading of a log starts: at the checkpoint, or before it if the log has failed over
 //! without its last events; and what an operator decides, by `walhook setup` and `walhook repair`.
 
+use jiff::{SignedDuration, Timestamp};
 use metrics::counter;
 use uuid::Uuid;
 
 use super::open;
 use crate::capture::error::CaptureError;
+use crate::clock;
 use crate::config::Source;
 use crate::domain::cell::{self, Cell, Shards};
 use crate::domain::gap::Gap;
@@ -17,6 +19,10 @@ use crate::store::Store;
 use crate::store::log::LogState;
 use crate::store::migrate;
 use crate::telemetry;
+
+/// By how much the clocks of the log's server and this machine may differ: a fifth of what receivers
+/// usually accept.
+const MAX_SKEW: SignedDuration = SignedDuration::from_mins(1);
 
 /// Returns whether the log no longer has the event up to which it was read. An event that is only
 /// missing was dropped or erased.
@@ -38,7 +44,13 @@ pub(super) async fn start(
     read: LogProgress,
     shards: Shards,
 ) -> Result<(Lineage, LogProgress), CaptureError> {
+    let before = Timestamp::now();
     let found = log_state(log, read.number).await?;
+    let skew = clock::skew(found.now, before);
+    if skew > MAX_SKEW {
+        return Err(CaptureError::LogClock(skew.as_secs()));
+    }
+
     let lineage = found.lineage().ok_or(CaptureError::LogStandby)?;
     let known = stored.lineage;
 

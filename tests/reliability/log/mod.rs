@@ -684,6 +684,39 @@ async fn commands_know_that_the_store_reads_a_log() {
 }
 
 /// A server that a failover has replaced still runs, and is reached before its successor.
+/// A clock that is ten minutes ahead: sessions call the function of the schema that they search first.
+const OTHER_CLOCK: &str = "
+    create schema ahead;
+    create function ahead.clock_timestamp() returns timestamptz language sql as
+        $$ select pg_catalog.clock_timestamp() + interval '10 minutes' $$;
+    grant usage on schema ahead to public;
+    do $$ begin
+        execute format('alter database %I set search_path = ahead, pg_catalog, public', current_database());
+    end $$";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_clock_is_minutes_off_is_not_read() {
+    let mut world = World::start().await;
+    world.pay(5).await;
+    world.assert_delivered_once().await;
+    world.cell.stop().await;
+
+    run_sql(&world.log().await, OTHER_CLOCK).await;
+    world.pay(5).await;
+    let sidecar = world.cell.spawn(&[]);
+    eventually("the reason is reported", async || {
+        let (status, reasons) = sidecar.readiness().await?;
+        let is_named = reasons.contains("the clock of the log store differs by");
+        (status == 503 && is_named).then_some(())
+    })
+    .await;
+
+    // Once the clocks agree, nothing was lost.
+    run_sql(&world.log().await, "drop schema ahead cascade").await;
+    world.assert_delivered_once().await;
+    sidecar.kill().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn standbys_and_replaced_servers_are_not_read() {
     let (first, second) = server_with_standby().await;
