@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 /// A source of the current time.
@@ -19,14 +19,6 @@ impl Clock for SystemClock {
     }
 }
 
-/// Returns by how much a server's clock, which was read after `before`, differs from this machine's at
-/// least.
-pub fn skew(theirs: Timestamp, before: Timestamp) -> SignedDuration {
-    let behind = before.duration_since(theirs);
-    let ahead = theirs.duration_since(Timestamp::now());
-    behind.max(ahead).max(SignedDuration::ZERO)
-}
-
 /// A clock for tests, which only [`TestClock::advance`] moves.
 #[derive(Debug)]
 pub struct TestClock(Mutex<Timestamp>);
@@ -38,8 +30,8 @@ impl TestClock {
 
     pub fn advance(&self, by: Duration) {
         let mut now = self.0.lock();
-        *now +=
-            SignedDuration::try_from(by).expect("a test moves its clock by less than centuries");
+        *now += jiff::SignedDuration::try_from(by)
+            .expect("a test moves its clock by less than centuries");
     }
 }
 

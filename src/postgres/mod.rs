@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::Once;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::TargetSessionAttrs;
@@ -246,6 +247,14 @@ pub(crate) fn with_settings(config: &Config, settings: &[(&'static str, &str)]) 
     }
 
     options
+}
+
+/// Returns by how much a server's clock, which was read after `before`, differs from this machine's at
+/// least.
+pub(crate) fn clock_skew(theirs: Timestamp, before: Timestamp) -> SignedDuration {
+    let behind = before.duration_since(theirs);
+    let ahead = theirs.duration_since(Timestamp::now());
+    behind.max(ahead).max(SignedDuration::ZERO)
 }
 
 /// Drives a connection until it ends. Notifications wake the task that waits for `wake`.

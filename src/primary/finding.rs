@@ -4,9 +4,9 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::clock;
 use crate::domain::gap::Gap;
 use crate::domain::table::Table;
+use crate::postgres;
 
 /// The remedy of what Walhook's role may not change itself.
 pub const PRINT: &str = "let a DBA run what `walhook setup --print` prints";
@@ -191,7 +191,7 @@ impl Finding {
     /// deliveries that look old.
     pub fn clock(subject: &str, theirs: Timestamp, before: Timestamp) -> Finding {
         const TOLERATED_SECONDS: f64 = 1.0;
-        let skew = clock::skew(theirs, before).as_secs_f64();
+        let skew = postgres::clock_skew(theirs, before).as_secs_f64();
 
         if skew > TOLERATED_SECONDS {
             let remedy = "synchronize both clocks with a time server: receivers reject deliveries that look old";

@@ -7,13 +7,13 @@ use uuid::Uuid;
 
 use super::open;
 use crate::capture::error::CaptureError;
-use crate::clock;
 use crate::config::Source;
 use crate::domain::cell::{self, Cell, Shards};
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, LogProgress, Progress};
 use crate::failpoint::failpoint;
+use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::store::Store;
 use crate::store::log::LogState;
@@ -46,7 +46,7 @@ pub(super) async fn start(
 ) -> Result<(Lineage, LogProgress), CaptureError> {
     let before = Timestamp::now();
     let found = log_state(log, read.number).await?;
-    let skew = clock::skew(found.now, before);
+    let skew = postgres::clock_skew(found.now, before);
     if skew > MAX_SKEW {
         return Err(CaptureError::LogClock(skew.as_secs()));
     }
