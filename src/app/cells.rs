@@ -380,9 +380,11 @@ async fn wait_for_clone(clone: &Store, moves: &Cell) -> anyhow::Result<()> {
 
 /// Names the setting, and what a command needs that the processes do not.
 fn of_log(error: StoreError) -> anyhow::Error {
-    let remedy = match error.is_rejection() {
-        true => ". To change the map of cells, give it the rights of the log's owner",
-        false => "",
+    let remedy = if error.is_rejection() {
+        ". To change the map of cells, give it the rights of the log's owner"
+    } else {
+        ""
     };
+
     anyhow!("{}{remedy}", CaptureError::Log(error))
 }

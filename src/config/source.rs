@@ -47,7 +47,7 @@ section! { Source:
     ledger: bool = true,
     /// How the platform names its tables and columns, and what its values mean. Anything not
     /// mentioned is named as in the reference schema; see the [integrator's guide](integrators.md).
-    /// Only the `name` of a mapped `label` has to be mentioned to be read: no event needs it.
+    /// The `name` of a mapped `label` is read only if it is mentioned, because no event needs it.
     ///
     /// ```toml
     /// [source.tables.distro_queue]

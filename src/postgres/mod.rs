@@ -249,8 +249,8 @@ pub(crate) fn with_settings(config: &Config, settings: &[(&'static str, &str)]) 
     options
 }
 
-/// Returns by how much a server's clock, which was read after `before`, differs from this machine's at
-/// least.
+/// Returns the least possible difference between a server's clock and this machine's. `theirs` was
+/// read after `before`.
 pub(crate) fn clock_skew(theirs: Timestamp, before: Timestamp) -> SignedDuration {
     let behind = before.duration_since(theirs);
     let ahead = theirs.duration_since(Timestamp::now());
