@@ -13,6 +13,7 @@ use walhook::config::{Config, Period};
 use walhook::deliver::guard::{Guard, Unreachable};
 use walhook::deliver::resolver::{Resolver, ResolverFiles};
 use walhook::deliver::{Sender, Settings};
+use walhook::private_postgres::free_port;
 
 use crate::support::{Answer, Bench, Receiver, attempt, eventually};
 
@@ -38,7 +39,9 @@ struct Nameserver {
 
 impl Nameserver {
     async fn start() -> Nameserver {
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        // Free over TCP as well, for the test that must refuse connections.
+        let port = free_port().unwrap();
+        let socket = UdpSocket::bind(("127.0.0.1", port)).await.unwrap();
         let address = socket.local_addr().unwrap();
         let questions = Arc::<AtomicUsize>::default();
         let is_mute = Arc::<AtomicBool>::default();
