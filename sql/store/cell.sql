@@ -8,11 +8,10 @@ select name, first_shard, last_shard, store_id as store, epoch from walhook.cell
 -- The id of this store.
 select store_id from walhook.event_sequence
 
--- name: insert
--- Inserts the first cell. Changes nothing if the name exists. $1 name, $2 and $3 the first and the
--- last shard, $4 the id of its store, $5 epoch
-insert into walhook.cell (name, first_shard, last_shard, store_id, epoch) values ($1, $2, $3, $4, $5)
-on conflict (name) do nothing
+-- name: remove_older
+-- Removes from the map what others had of a cell's shards in earlier epochs. $1 the cell's name, $2
+-- and $3 its first and last shard, $4 its epoch
+delete from walhook.cell where name <> $1 and first_shard <= $3 and last_shard >= $2 and epoch < $4
 
 -- name: put
 -- Inserts a cell, or changes the shards of one with the same store. Those of another must have been

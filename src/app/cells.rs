@@ -69,8 +69,8 @@ pub async fn open_store_of(config: &Config, user: &UserId) -> anyhow::Result<Sto
     )
 }
 
-/// Makes a store that reads the log the first cell, with all shards. If it is a cell already, only
-/// repeats what may be missing.
+/// Makes a store that reads the log the first cell, with all shards. If it is a cell already, makes
+/// the map and the store agree on it: one of the two may have been restored.
 pub async fn add(config: &Config, name: &str) -> anyhow::Result<Cell> {
     let log = open_log(config).await?;
     let store = open_store(config.cell_url(name)?, 1).await?;
@@ -88,11 +88,10 @@ pub async fn add(config: &Config, name: &str) -> anyhow::Result<Cell> {
         read.store
     );
 
-    let id = store.store_id().await?;
-    let map = log.cells().await?;
-
+    let map = log.cells().await.map_err(of_log)?;
+    let rows = store.cells().await?;
     if let Some(other) = map.first()
-        && !map.iter().any(|cell| cell.name == name)
+        && !map.iter().chain(&rows).any(|cell| cell.name == name)
     {
         bail!(
             "the cells have all shards: run `walhook cells split {} --into {name}`",
@@ -100,30 +99,26 @@ pub async fn add(config: &Config, name: &str) -> anyhow::Result<Cell> {
         );
     }
 
-    let first = Cell {
+    let id = store.store_id().await?;
+    let own = match cell::own(Some(name), id, &rows) {
+        Err(CellFault::NotAdded(_)) => None,
+        own => own?,
+    };
+    let latest = cell::latest(name, id, own.clone(), &map)?;
+    let cell = latest.unwrap_or_else(|| Cell {
         name: name.to_owned(),
         shards: Shards::ALL,
         store: id,
         epoch: 1,
-    };
-    log.insert_cell(&first).await.map_err(of_log)?;
+    });
 
-    let map = log.cells().await?;
-    let known = map.into_iter().find(|cell| cell.name == name);
-    let known =
-        known.context("the map of cells has changed meanwhile: see `walhook cells list`")?;
-
-    match cell::own(Some(name), id, &store.cells().await?) {
-        Err(CellFault::NotAdded(_)) if known.store == id => store.insert_cell(&known).await?,
-        Err(CellFault::NotAdded(_)) => bail!(CellFault::OtherStore {
-            name: known.name,
-            known: known.store,
-            found: id,
-        }),
-        found => drop(found?),
+    log.put_cell(&cell).await.map_err(of_log)?;
+    if own.as_ref() != Some(&cell) {
+        wait_for_processes(&store, &config.source.slot, name).await?;
+        store.with_limit(LONG_STATEMENT).become_cell(&cell).await?;
     }
 
-    Ok(known)
+    Ok(cell)
 }
 
 /// How far a split is.
@@ -164,8 +159,8 @@ pub async fn split(config: &Config, name: &str, into: &str) -> anyhow::Result<Sp
     let map = log.cells().await.map_err(of_log)?;
     cell::covered(&map)?;
 
-    let (rows, cloned) = (old.cells().await?, new.cells().await?);
-    let (keeps, mut moves) = match halves(name, into, &rows, &cloned, &map)? {
+    let rows = old.cells().await?;
+    let (keeps, mut moves) = match halves(name, into, &rows, &map)? {
         Some(halves) => halves,
         None => {
             ensure!(
@@ -238,7 +233,6 @@ fn halves(
     name: &str,
     into: &str,
     rows: &[Cell],
-    cloned: &[Cell],
     map: &[Cell],
 ) -> anyhow::Result<Option<(Cell, Cell)>> {
     let find = |cells: &[Cell], name: &str| cells.iter().find(|cell| cell.name == name).cloned();
@@ -255,15 +249,10 @@ fn halves(
         return Ok(Some((keeps, other.clone())));
     }
 
-    // It is complete in the log. The cell's store may have been restored since.
-    if let Some(moves) = find(map, into) {
-        return Ok(find(map, name).zip(Some(moves)));
-    }
+    cell::verify(Some(&keeps), map)?;
 
-    // It is complete in both stores. The log may have been restored since.
-    let known = find(map, name).and_then(|known| known.shards.halves());
-    let found = Some(keeps).zip(find(cloned, into));
-    Ok(found.filter(|(keeps, moves)| known == Some((keeps.shards, moves.shards))))
+    // It is complete.
+    Ok(find(map, into).map(|moves| (keeps, moves)))
 }
 
 /// Stores the halves in the cell that is split.
@@ -295,7 +284,7 @@ async fn begin(
         .with_context(|| format!("cell {name} has one shard, which cannot be divided"))?;
 
     // Changes nothing: fails while the cell still runs if the map cannot be written.
-    log.insert_cell(&own).await.map_err(of_log)?;
+    log.put_cell(&own).await.map_err(of_log)?;
 
     let keeps = Cell {
         shards: lower,

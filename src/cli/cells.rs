@@ -20,7 +20,8 @@ pub enum CellsAction {
         #[arg(long)]
         json: bool,
     },
-    /// Make a store that reads the log the first cell, with all shards
+    /// Make a store that reads the log the first cell, or update the map or the store of a cell after
+    /// one of the two was restored
     Add {
         #[arg(value_parser = name)]
         name: String,

@@ -50,6 +50,11 @@ impl Shards {
         (self.first..=self.last).contains(&shard)
     }
 
+    /// Returns whether the two ranges have a shard in common.
+    pub fn overlaps(self, other: Shards) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
     /// Returns how often the range fits into all shards.
     pub fn parts(self) -> u64 {
         let count = |shards: Shards| u64::from(shards.last.0 - shards.first.0) + 1;
@@ -127,7 +132,8 @@ pub enum CellFault {
     Unknown(String),
     #[error(
         "cell {name} has the shards {known} of epoch {known_epoch} in the log store, and {found} of epoch {found_epoch} in its own: one \
-         of the two was restored or failed over to the state before a split. Run that `walhook cells split` again"
+         of the two was restored or failed over to the state before a split. Run `walhook cells add` with the configuration of each \
+         cell: the higher epoch counts"
     )]
     Differs {
         name: String,
@@ -137,9 +143,14 @@ pub enum CellFault {
         found_epoch: i64,
     },
     #[error(
-        "the cells in the log store do not have each shard once, at {0}: restore walhook.cell there, or its events reach nobody"
+        "the cells in the log store do not have each shard once, at {0}: run `walhook cells add` with the configuration of each cell"
     )]
     Uncovered(Shard),
+    #[error(
+        "cell {other} has shards of cell {name} in the log store, in the same epoch or a later one: correct store.url, which leads to \
+         another store of this name"
+    )]
+    Taken { name: String, other: String },
     #[error("the map of cells has changed: the process starts again with the new one")]
     Changed,
 }
@@ -223,6 +234,40 @@ pub fn verify(own: Option<&Cell>, map: &[Cell]) -> Result<(), CellFault> {
     }
 
     covered(map)
+}
+
+/// Returns a cell as the map in the log store and its own store should have it: as in the one of the
+/// two that was not restored. None if neither has it. `store` is the id of its store.
+pub fn latest(
+    name: &str,
+    store: Uuid,
+    own: Option<Cell>,
+    map: &[Cell],
+) -> Result<Option<Cell>, CellFault> {
+    let known = map.iter().find(|cell| cell.name == name).cloned();
+    if let Some(known) = &known
+        && known.store != store
+    {
+        return Err(CellFault::OtherStore {
+            name: known.name.clone(),
+            known: known.store,
+            found: store,
+        });
+    }
+
+    let latest = own.into_iter().chain(known).max_by_key(|cell| cell.epoch);
+    let Some(cell) = latest else { return Ok(None) };
+
+    let is_later = |other: &&Cell| {
+        other.name != name && other.shards.overlaps(cell.shards) && other.epoch >= cell.epoch
+    };
+    match map.iter().find(is_later) {
+        None => Ok(Some(cell)),
+        Some(other) => Err(CellFault::Taken {
+            name: cell.name,
+            other: other.name.clone(),
+        }),
+    }
 }
 
 /// Checks that each shard is in one cell. `map` is in the order of the shards.

@@ -42,9 +42,16 @@ impl Store {
         Ok(cell::own(name, self.store_id().await?, &rows))
     }
 
-    /// Inserts the first cell, unless there is one of its name.
-    pub async fn insert_cell(&self, cell: &Cell) -> Result<()> {
-        write(self, sql::cell::INSERT, cell).await.map(drop)
+    /// Stores a cell in the log's map, in place of what others had of its shards in earlier epochs.
+    pub async fn put_cell(&self, cell: &Cell) -> Result<()> {
+        self.transaction(async |transaction| {
+            let (first, last) = cell.shards.bounds();
+            let params: &Params<'_> = &[&cell.name, &first, &last, &cell.epoch];
+            transaction.run(sql::cell::REMOVE_OLDER, params).await?;
+
+            put(transaction, cell).await.map(drop)
+        })
+        .await
     }
 
     /// Stores the halves of a cell, in the log's store or in that of the cell, where it ends all
@@ -53,12 +60,12 @@ impl Store {
         self.transaction(async |transaction| {
             // No other cell may have a shard meanwhile: the first half ends before the second one
             // begins.
-            if write(transaction, sql::cell::PUT, keeps).await? == 0 {
+            if put(transaction, keeps).await? == 0 {
                 return Ok(false);
             }
 
             transaction.run(sql::cell::END_CLAIMS, &[]).await?;
-            Ok(write(transaction, sql::cell::PUT, moves).await? == 1)
+            Ok(put(transaction, moves).await? == 1)
         })
         .await
     }
@@ -70,7 +77,7 @@ impl Store {
             transaction
                 .run(sql::cell::DELETE_OTHERS, &[&cell.name])
                 .await?;
-            write(transaction, sql::cell::PUT, cell).await?;
+            put(transaction, cell).await?;
             transaction.run(sql::cell::END_CLAIMS, &[]).await?;
             transaction
                 .run(sql::cell::SET_STORE_ID, &[&cell.store])
@@ -86,10 +93,10 @@ impl Store {
     }
 }
 
-async fn write(on: &impl Statements, statement: &str, cell: &Cell) -> Result<u64> {
+async fn put(on: &impl Statements, cell: &Cell) -> Result<u64> {
     let (first, last) = cell.shards.bounds();
     let params: &Params<'_> = &[&cell.name, &first, &last, &cell.store, &cell.epoch];
-    on.run(statement, params).await
+    on.run(sql::cell::PUT, params).await
 }
 
 /// Makes a connection to the log's store the only one that reads for this cell, until it ends.

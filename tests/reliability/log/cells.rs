@@ -414,6 +414,84 @@ async fn two_stores_that_are_the_same_cell_do_not_both_read_the_log() {
     sidecar.kill().await;
 }
 
+/// Cell `a` was split into `b`, and then into `c`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_map_or_a_store_from_before_several_splits_is_brought_up_to_date() {
+    let relay = TestApp::prepare().await;
+    relay.setup().await;
+    let cells = [
+        ("a", 0, 1_023, 3),
+        ("c", 1_024, 2_047, 3),
+        ("b", 2_048, 4_095, 2),
+    ];
+    let mut apps = Vec::new();
+    let mut expected = String::new();
+
+    for (name, first, last, epoch) in cells {
+        let app = prepare_cell(&relay, name).await;
+        let store = app.store().await;
+        let id = store_id(&store).await;
+        let row =
+            format!("insert into walhook.cell values ('{name}', {first}, {last}, '{id}', {epoch})");
+        run_sql(&store, &row).await;
+        expected += &format!(
+            "{}\n",
+            json!({ "name": name, "first_shard": first, "last_shard": last, "epoch": epoch, "store": id })
+        );
+        apps.push(app);
+    }
+
+    let [mut a, c, b] = <[TestApp; 3]>::try_from(apps).ok().unwrap();
+    let store = a.store().await;
+    let whole = format!(
+        "insert into walhook.cell values ('a', 0, 4095, '{}', 1)",
+        store_id(&store).await
+    );
+    run_sql(&relay.store().await, &whole).await;
+    let reason = refusal(&a, &["run"]).await;
+    assert!(reason.contains("Run `walhook cells add`"), "{reason}");
+
+    for (app, name) in [(&b, "b"), (&a, "a")] {
+        app.walhook_ok(&["cells", "add", name]).await;
+        let reason = refusal(&a, &["run"]).await;
+        assert!(reason.contains("run `walhook cells add"), "{reason}");
+    }
+    c.walhook_ok(&["cells", "add", "c"]).await;
+    assert_eq!(a.walhook_ok(&["cells", "list", "--json"]).await, expected);
+    a.run().await;
+    a.stop().await;
+
+    // The store of `a` is from before both splits: it has what belongs to users of others.
+    run_sql(
+        &store,
+        "update walhook.cell set last_shard = 4095, epoch = 1",
+    )
+    .await;
+    let users = users_of_both_halves(&relay, 1).await;
+    let moved = users[1].to_string();
+    a.walhook_ok(&["token", "create", "--force", "--user", &moved])
+        .await;
+    a.walhook_ok(&["cells", "add", "a"]).await;
+    let tokens = format!("select count(*) from walhook.api_token where user_id = '{moved}'");
+    assert_eq!(one::<i64>(&store, &tokens).await, 0);
+    assert_eq!(a.walhook_ok(&["cells", "list", "--json"]).await, expected);
+    a.run().await;
+
+    // The store of `b` is not that of the map's `b`.
+    run_sql(
+        &b.store().await,
+        "update walhook.cell set first_shard = 0, epoch = 1",
+    )
+    .await;
+    run_sql(
+        &relay.store().await,
+        "delete from walhook.cell where name = 'b'",
+    )
+    .await;
+    let reason = refusal(&b, &["cells", "add", "b"]).await;
+    assert!(reason.contains("cell a has shards of cell b"), "{reason}");
+}
+
 async fn promote(server: &PrivatePostgres) {
     let admin = postgres::connect(&server.url("postgres")).await.unwrap();
     run_sql(&admin, "select pg_promote()").await;
@@ -543,13 +621,17 @@ async fn a_cell_is_split_under_load_and_each_event_is_delivered_by_one_half() {
          update walhook.cell set last_shard = 4095, epoch = 1",
     )
     .await;
-    let reason = refusal(&cell, &["run"]).await;
-    assert!(reason.contains("`walhook cells split` again"), "{reason}");
+    for command in [&["run"][..], &split] {
+        let reason = refusal(&cell, command).await;
+        assert!(reason.contains("Run `walhook cells add`"), "{reason}");
+    }
     let reason = refusal(&cell, &["cells", "split", "a", "--into", "b", "--abort"]).await;
     assert!(
         reason.contains("cell a is not being split into b"),
         "{reason}"
     );
+    cell.walhook_ok(&["cells", "add", "b"]).await;
+    cell.walhook_ok(&["cells", "add", "a"]).await;
     let again = cell.walhook_ok(&split).await;
     assert_eq!(again, done);
 
