@@ -49,6 +49,14 @@ fn limit((name, limit): (&'static str, Duration)) -> (&'static str, String) {
 /// them would cost no more.
 const BY_INDEX: [(&str, &str); 2] = [("enable_sort", "off"), ("enable_seqscan", "off")];
 
+/// For readers of a log, which read one page after another: planning one takes as long as reading
+/// it. A generic plan cannot know how little a bitmap of an index would leave out: it may be that of
+/// a whole day.
+const ONE_PLAN: [(&str, &str); 2] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_bitmapscan", "off"),
+];
+
 /// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and
 /// still do after [`REFUSE_AFTER`]. The server keeps a waiting connection after its client has
 /// given it up and repeats the transaction, so a long wait would use up `max_connections`.
@@ -117,7 +125,7 @@ impl Store {
 
     /// Like [`Store::open_for_requests`]. The sessions name a process that only serves the API.
     pub fn open_for_api(url: &str, connections: usize, limit: Duration) -> Result<Store> {
-        Store::open_target_for_requests(named(url, "api")?, connections, limit)
+        Store::open_by_index(named(url, "api")?, connections, limit, &[])
     }
 
     fn open_target_for_service(target: Target, connections: usize) -> Result<Store> {
@@ -137,16 +145,23 @@ impl Store {
         connections: usize,
         statement_timeout: Duration,
     ) -> Result<Store> {
-        Store::open_target_for_requests(Target::parse(url)?, connections, statement_timeout)
+        Store::open_by_index(Target::parse(url)?, connections, statement_timeout, &[])
     }
 
-    fn open_target_for_requests(
+    /// One connection for reading a log, whose store this is.
+    pub fn open_log(url: &str, statement_timeout: Duration) -> Result<Store> {
+        Store::open_by_index(Target::parse(url)?, 1, statement_timeout, &ONE_PLAN)
+    }
+
+    fn open_by_index(
         target: Target,
         connections: usize,
         statement_timeout: Duration,
+        plans: &[(&'static str, &str)],
     ) -> Result<Store> {
         let limits = [IDLE_LIMIT, ("statement_timeout", statement_timeout)].map(limit);
-        let plans = BY_INDEX.map(|(name, value)| (name, value.to_owned()));
+        let plans = BY_INDEX.iter().chain(plans);
+        let plans = plans.map(|(name, value)| (*name, (*value).to_owned()));
         Store::open_configured(
             target,
             connections,

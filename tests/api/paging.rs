@@ -12,7 +12,7 @@ use uuid::Uuid;
 use walhook::domain::event::{EventKind, UserId};
 use walhook::store::job_progress::{JobProgress, Phase};
 use walhook::store::logs::{self, LogFilter};
-use walhook::store::{Store, plan_by_index, recovery};
+use walhook::store::{Store, log, plan_by_index, recovery};
 
 const ENTRIES: usize = 5_000;
 /// Entries of one millisecond have the same time in their ids.
@@ -240,21 +240,26 @@ impl LongLog {
         }
     }
 
-    /// Returns how many entries all sessions that have ended have read.
     async fn read(&self) -> i64 {
-        let read = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname like 'attempt%'
-                    having not exists (select from pg_stat_activity where datname = current_database()
-                        and backend_type = 'client backend' and pid <> pg_backend_pid())";
-        let read = async || {
-            self.store
-                .query_opt(read, &[])
-                .await
-                .unwrap()
-                .map(|row| row.get(0))
-        };
-
-        eventually("the sessions to end", read).await
+        entries_read(&self.store, "attempt").await
     }
+}
+
+/// Returns how many entries of a table's indexes all sessions that have ended have read.
+async fn entries_read(store: &Client, table: &str) -> i64 {
+    let read =
+        "select sum(idx_tup_read)::bigint from pg_stat_user_indexes where starts_with(relname, $1)
+                having not exists (select from pg_stat_activity where datname = current_database()
+                    and backend_type = 'client backend' and pid <> pg_backend_pid())";
+    let read = async || {
+        store
+            .query_opt(read, &[&table])
+            .await
+            .unwrap()
+            .map(|row| row.get(0))
+    };
+
+    eventually("the sessions to end", read).await
 }
 
 #[tokio::test]
@@ -328,4 +333,40 @@ async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
         (STEPS * 1_000..STEPS * 1_500).contains(&read),
         "{read} entries read"
     );
+}
+
+/// As on a new day, whose partition the server has not analyzed.
+#[tokio::test]
+async fn a_page_of_a_log_without_statistics_reads_no_more_than_its_events() {
+    const PAGES: u64 = 40;
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let store = app.store().await;
+    let fill = format!(
+        "insert into walhook.event (id, user_id, kind, sequence, occurred_at, ordinal, shard, data)
+         select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || '7' || substr(gen_random_uuid()::text, 16))::uuid,
+             '1', 'payment.statement_ready', n, now(), n, walhook.shard('1'),
+             json_build_object('invoice_number', repeat('x', 300))
+         from generate_series(1, {}) as n",
+        5 * PAGES * log::PAGE
+    );
+    run_sql(&store, &fill).await;
+
+    let reader = Store::open_log(&app.store_url, Duration::from_secs(60)).unwrap();
+    let before = entries_read(&store, "event").await;
+    let mut lowest = Uuid::nil();
+    for page in 0..PAGES {
+        let after = page * log::PAGE;
+        let read = reader
+            .log_page(after, lowest, log::PAGE, None)
+            .await
+            .unwrap();
+        assert_eq!(read.events.len() as u64, log::PAGE);
+        lowest = log::lowest_id_after(read.events[0].id);
+    }
+
+    drop(reader);
+    let read = entries_read(&store, "event").await - before;
+    let most = (PAGES * log::PAGE * 5 / 2) as i64;
+    assert!(read < most, "{read} entries read");
 }

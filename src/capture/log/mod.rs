@@ -51,7 +51,7 @@ pub(super) async fn run(context: &CaptureContext<'_>) -> Result<Ended, CaptureEr
 
 /// Opens the log's store: one connection, whose statements are limited and use indexes.
 pub fn open(url: &str) -> Result<Store, CaptureError> {
-    Store::open_for_requests(url, 1, ANSWER_TIMEOUT).map_err(CaptureError::Log)
+    Store::open_log(url, ANSWER_TIMEOUT).map_err(CaptureError::Log)
 }
 
 /// Checks that there is a checkpoint from which to read, and that the store is the cell that the
