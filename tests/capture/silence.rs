@@ -116,3 +116,51 @@ async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
     let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();
     assert_eq!(log.matches("reading changes").count(), 1, "{log}");
 }
+
+/// PostgreSQL counts the time for which the walsender sends a transaction, and so waits for this
+/// process, as a transaction's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_is_sent_for_longer_than_the_primary_allows_transactions_to_last() {
+    const COUNT: usize = 8_000;
+    let Some(programs) = versions::since(17) else {
+        return;
+    };
+
+    let options = Options {
+        programs: Some(&programs),
+        ..Options::default()
+    };
+    let mut app = TestApp::prepare_alone(options).await;
+    let platform = app.platform().await;
+    let database = format!(
+        "alter database {}_platform set transaction_timeout = '3s'",
+        app.name
+    );
+    run_sql(&platform.client, &database).await;
+    app.setup().await;
+    app.run().await;
+
+    let store = app.store().await;
+    run_sql(&store, "begin; lock table walhook.event").await;
+    let user = platform.user(&[]).await;
+    let insert = format!(
+        "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+         select id, {user}, repeat('x', 8000), 1, 1, 'ready' from generate_series(1, {COUNT}) as id"
+    );
+    platform.transaction(&insert).await;
+    eventually("the walsender to wait for this process", async || {
+        let waits = "select from pg_stat_activity where backend_type = 'walsender' and wait_event = 'WalSenderWriteData'";
+        platform.client.query_opt(waits, &[]).await.unwrap()
+    })
+    .await;
+
+    // A transaction that begins later exceeds the limit.
+    let other = app.source().await;
+    let ended = other.batch_execute("begin; select pg_sleep(60)").await;
+    ended.expect_err("the limit applies");
+    run_sql(&store, "rollback").await;
+    app.wait_for_events(COUNT).await;
+
+    let log = std::fs::read_to_string(app.log_file()).unwrap();
+    assert_eq!(log.matches("reading changes").count(), 1, "{log}");
+}

@@ -14,6 +14,10 @@ use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 /// than the socket's buffer would wait forever.
 const INPUT_BUFFER_BYTES: usize = 1 << 20;
 
+/// The server counts the time for which it sends a transaction, and waits for this process meanwhile.
+/// Not a startup parameter: versions before 17 do not know it.
+const NO_TRANSACTION_TIMEOUT: &str = "select set_config(name, '0', false) from pg_catalog.pg_settings where name = 'transaction_timeout'";
+
 /// `XLogData`: the tag, the LSN of the data, the end of the WAL, and the server's time.
 const XLOG_DATA_HEADER: usize = 25;
 /// `Primary keepalive`: the tag, the end of the WAL, the server's time, and whether a reply is
@@ -42,6 +46,7 @@ impl ReplicationConnection {
         inner
             .exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})"))
             .await?;
+        inner.exec_async(NO_TRANSACTION_TIMEOUT).await?;
         let received = Lsn::ZERO;
         let acknowledged = Lsn::ZERO;
         let never = CancellationToken::new();
