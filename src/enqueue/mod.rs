@@ -12,12 +12,14 @@ mod save;
 mod sieve;
 pub mod unrouted;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use metrics::{counter, gauge};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::domain::change::Batch;
@@ -105,6 +107,14 @@ impl<C: Clock> Enqueue<C> {
 
         let mut is_late = false;
         let mut batches = Batches::new(batches);
+        let stored = Arc::new(Notify::new());
+        // The store of a process that delivers is no log.
+        let _waking = self.handoff.is_none().then(|| {
+            AbortOnDropHandle::new(tokio::spawn(wake_readers(
+                self.store.clone(),
+                stored.clone(),
+            )))
+        });
 
         loop {
             let received = match is_late {
@@ -129,6 +139,7 @@ impl<C: Clock> Enqueue<C> {
             durable.send_replace(Some(batch.checkpoint));
 
             if let Some(lag) = lag {
+                stored.notify_one();
                 show_lag(lag);
                 is_late = lag > LAG_INTERVAL;
             }
@@ -328,7 +339,6 @@ impl<C: Clock> Enqueue<C> {
             ..
         } = raised;
 
-        let has_events = !events.is_empty();
         let transaction = self.store.pipelined_transaction().await?;
 
         // Needs no round trip on a connection that has prepared them. The commit can then be sent
@@ -377,7 +387,6 @@ impl<C: Clock> Enqueue<C> {
             let ledger = self.ledger.then_some(&*ledger);
             tokio::try_join!(
                 biased;
-                self.wake_readers(&*transaction, has_events),
                 insert_unrouted(&*transaction, unrouted),
                 add_ignored(&*transaction, ignored),
                 change_addons(&*transaction, addons),
@@ -398,19 +407,6 @@ impl<C: Clock> Enqueue<C> {
         Ok(())
     }
 
-    /// Wakes the processes that read this store's events as a log. A process that delivers has no
-    /// reason to: its store is no log.
-    async fn wake_readers(
-        &self,
-        transaction: &impl GenericClient,
-        has_events: bool,
-    ) -> Result<(), StoreError> {
-        match has_events && self.handoff.is_none() {
-            true => notify_readers(transaction).await,
-            false => Ok(()),
-        }
-    }
-
     /// Logs and traces stored events.
     fn trace(&self, events: &[Event], started_at: Timestamp) {
         for Event {
@@ -422,6 +418,18 @@ impl<C: Clock> Enqueue<C> {
         }
 
         self.tracer.stored(events, started_at, self.clock.now());
+    }
+}
+
+/// Wakes the processes that read this store's events as a log, each time that some are stored. Not
+/// in the same transaction: the server lets one transaction at a time notify, and its commit may wait
+/// for a standby.
+async fn wake_readers(store: Store, stored: Arc<Notify>) {
+    loop {
+        stored.notified().await;
+        if let Err(error) = notify_readers(&store).await {
+            tracing::debug!(%error, "readers of the log are not woken: they look after their source.poll_interval");
+        }
     }
 }
 

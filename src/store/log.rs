@@ -238,8 +238,7 @@ pub async fn stored_events(
     Ok(stored.into_iter().collect())
 }
 
-/// Wakes the processes that read this store's events as a log, when the transaction is committed.
-pub async fn notify_readers(transaction: &impl GenericClient) -> Result<()> {
-    transaction.run(sql::log::NOTIFY, &[]).await?;
-    Ok(())
+/// Wakes the processes that read this store's events as a log.
+pub async fn notify_readers(store: &Store) -> Result<()> {
+    store.run(sql::log::NOTIFY, &[]).await.map(drop)
 }

@@ -683,7 +683,39 @@ async fn commands_know_that_the_store_reads_a_log() {
     drop(log);
 }
 
-/// A server that a failover has replaced still runs, and is reached before its successor.
+/// On the log's server, such as the primary's: the server lets one transaction at a time notify.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_waits_for_a_standby_delays_no_notification_of_others() {
+    let mut relay = TestApp::prepare().await;
+    let server = own_store(&mut relay).await;
+    relay.setup().await;
+    relay.run_with(&["--roles", "capture"]).await;
+    let user = relay.platform().await.user(&[]).await;
+    relay.platform().await.payments(user, 1).await;
+    relay.wait_for_events(1).await;
+
+    let other = postgres::connect(&server.url("postgres")).await.unwrap();
+    let standby = async |name: &str| {
+        let set = format!("alter system set synchronous_standby_names = '{name}'");
+        run_sql(&other, &set).await;
+        run_sql(&other, "select pg_reload_conf()").await;
+    };
+    standby("absent").await;
+    run_sql(&other, "set synchronous_commit = local").await;
+    relay.platform().await.payments(user, 1).await;
+    eventually("the commit to wait for the standby", async || {
+        let waits = "select from pg_stat_activity where wait_event = 'SyncRep' limit 1";
+        other.query_opt(waits, &[]).await.unwrap()
+    })
+    .await;
+
+    run_sql(&other, "set lock_timeout = '10s'").await;
+    run_sql(&other, "notify orders").await;
+
+    standby("").await;
+    relay.wait_for_events(2).await;
+}
+
 /// A clock that is ten minutes ahead: sessions call the function of the schema that they search first.
 const OTHER_CLOCK: &str = "
     create schema ahead;
@@ -717,6 +749,7 @@ async fn a_log_whose_clock_is_minutes_off_is_not_read() {
     sidecar.kill().await;
 }
 
+/// A server that a failover has replaced still runs, and is reached before its successor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn standbys_and_replaced_servers_are_not_read() {
     let (first, second) = server_with_standby().await;
