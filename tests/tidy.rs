@@ -25,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("postgres", &["sql", "tls"]),
     ("private_postgres", &["postgres", "vault"]),
     ("handoff", &["domain"]),
-    ("config", &["domain"]),
+    ("config", &["domain", "postgres"]),
     ("events", &["domain"]),
     ("sql", &[]),
     ("propose", &["domain", "sql"]),

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use base64::Engine;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
 use super::{CaptureMode, Config, access, ui};
 use crate::domain::text::MAX_BODY;
+use crate::postgres::Target;
 
 const PREFIX: &str = "WALHOOK_";
 /// Keys whose value may be read from a file, named by `WALHOOK_…_FILE`.
@@ -255,6 +256,11 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
         .check(config.source.capture)
         .map_err(ConfigError::Invalid)?;
 
+    for (key, url) in config.database_urls() {
+        Target::parse(url.expose_secret())
+            .map_err(|error| ConfigError::Invalid(format!("{key}: {error}")))?;
+    }
+
     if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
         return fail(format!(
             "http.base_path: `{}` must begin with a slash",
@@ -324,6 +330,21 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
 }
 
 impl Config {
+    /// Returns the URLs of databases that are set, and their settings.
+    fn database_urls(&self) -> impl Iterator<Item = (String, &SecretString)> {
+        let single = [
+            ("source.url", &self.source.url),
+            ("source.log_url", &self.source.log_url),
+            ("store.url", &self.store.url),
+        ];
+        let single = single
+            .into_iter()
+            .filter_map(|(key, url)| Some((key.to_owned(), url.as_ref()?)));
+        let of_cells = self.cells.stores.iter();
+
+        single.chain(of_cells.map(|(name, url)| (format!("{STORES_OF_CELLS}{name}"), url)))
+    }
+
     /// Returns the primary's URL. The error says how to set it.
     pub fn source_url(&self) -> Result<&str, ConfigError> {
         self.source.url.as_ref().map(|url| url.expose_secret()).ok_or_else(|| {

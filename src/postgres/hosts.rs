@@ -56,13 +56,9 @@ where
     }
 }
 
-/// Returns the number of hosts. One if there is none: the driver reports that.
+/// Returns the number of hosts, of which a target has at least one.
 pub(super) fn count(config: &Config) -> usize {
-    config
-        .get_hosts()
-        .len()
-        .max(config.get_hostaddrs().len())
-        .max(1)
+    config.get_hosts().len().max(config.get_hostaddrs().len())
 }
 
 /// Returns the hosts in the order in which they are tried. `load_balance_hosts=random` starts at

@@ -29,8 +29,8 @@ pub use tls::{Tls, TlsError, Verification, system_certificates};
 pub enum ConnectError {
     /// Without the parser's message, which quotes the text and may contain the password.
     #[error(
-        "not a Postgres URL such as postgres://user:password@host:5432/database?sslmode=verify-full: check the scheme, the port \
-         and the options, and percent-encode special characters in the user name and password"
+        "not a Postgres URL such as postgres://user:password@host:5432/database?sslmode=verify-full: check the scheme, the host, \
+         the port and the options, and percent-encode special characters in the user name and password"
     )]
     Url,
     #[error(transparent)]
@@ -77,6 +77,10 @@ impl Target {
         let (text, given) = Parameters::take_from(text).ok_or(ConnectError::Url)?;
         let tls = Tls::from_parameters(&given)?;
         let mut config: Config = text.parse().map_err(|_| ConnectError::Url)?;
+
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(ConnectError::Url);
+        }
 
         given
             .set_dead_peer_timeouts(&mut config)

@@ -159,7 +159,7 @@ fn secrets_are_redacted_and_may_be_read_from_files() {
         &[
             (
                 "WALHOOK_SOURCE__URL",
-                "postgres://walhook:hunter2@db/platform?sslpassword=hunter3",
+                "postgres://walhook:hunter2@db/platform?password=hunter3",
             ),
             (
                 "WALHOOK_SECRETS__MASTER_KEY_FILE",
@@ -207,7 +207,7 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
     /// Arguments, environment, and texts that the error must contain.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
 
-    let cases: [Case<'_>; 34] = [
+    let cases: [Case<'_>; 38] = [
         (
             &["run"],
             &[("WALHOOK_SECRETS__MASTER_KEY", KEY)],
@@ -218,6 +218,26 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
             &["run"],
             &[("WALHOOK_SOURCE__URL", "postgres://x@y/z")],
             &["secrets.master_key is not set"],
+        ),
+        (
+            &["run"],
+            &[("WALHOOK_SOURCE__URL", "")],
+            &["source.url: not a Postgres URL"],
+        ),
+        (
+            &["check"],
+            &[("WALHOOK_STORE__URL", "https://db/walhook")],
+            &["store.url: not a Postgres URL"],
+        ),
+        (
+            &["--set", "source.capture=log", "cells", "list"],
+            &[("WALHOOK_SOURCE__LOG_URL", "postgres:///walhook")],
+            &["source.log_url: not a Postgres URL", "the host"],
+        ),
+        (
+            &["run", "--roles", "api"],
+            &[("WALHOOK_CELLS__STORES__A", "postgres://a/w?sslmode=no")],
+            &["cells.stores.a: sslmode=no is not one of"],
         ),
         (
             &["--config", unknown_key.path().to_str().unwrap(), "config"],
