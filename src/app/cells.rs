@@ -41,7 +41,7 @@ pub async fn open_log(config: &Config) -> anyhow::Result<Store> {
         "source.capture is not \"log\": the map of cells is in the log store, so use the configuration of a cell"
     );
 
-    Ok(capture::log::open(config.capture_url()?)?)
+    Ok(capture::log::open_readable(config.capture_url()?).await?)
 }
 
 /// Opens the store that has the user's data: one of `cells.stores` if they are set.

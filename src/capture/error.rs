@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::domain::cell::CellFault;
 use crate::domain::gap::Gap;
+use crate::postgres::ConnectError;
 use crate::primary::error::PrimaryError;
 use crate::store::StoreError;
+use crate::store::migrate::Incompatibility;
 use crate::telemetry::count_disk_fault;
 
 #[derive(Debug, thiserror::Error)]
@@ -69,10 +71,8 @@ pub enum CaptureError {
     },
     #[error("source.log_url: {0}")]
     Log(StoreError),
-    #[error(
-        "source.log_url: {0}: run `walhook setup` with the configuration of the process that writes the log"
-    )]
-    LogNotSetUp(String),
+    #[error("source.log_url: {0}")]
+    LogUnreadable(Incompatibility),
     #[error("the log store has closed the connection: reading continues when it is back")]
     LogStops,
     #[error(
@@ -231,9 +231,13 @@ impl CaptureError {
     pub fn is_transient(&self) -> bool {
         match self {
             CaptureError::Primary(error) => error.is_transient(),
-            CaptureError::Log(error) => {
-                !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_))
-            }
+            // Passwords are rotated, and privileges may be granted later.
+            CaptureError::Log(error) => !matches!(
+                error,
+                StoreError::Corrupt(_)
+                    | StoreError::Migration(_)
+                    | StoreError::Connect(ConnectError::Url | ConnectError::Tls(_))
+            ),
             CaptureError::PrimaryStops
             | CaptureError::SlotActive(_)
             | CaptureError::SlotLingers(_)

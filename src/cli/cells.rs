@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::{CommandResult, plain_text, print_text, table};
 use crate::app::cells::{self, Split};
+use crate::capture::CaptureError;
 use crate::config::{Config, check_cell_name};
 use crate::domain::cell::{Cell, Shard};
 use crate::domain::event::UserId;
@@ -42,7 +43,8 @@ pub enum CellsAction {
 pub async fn execute(action: CellsAction, config: Config) -> CommandResult {
     match action {
         CellsAction::List { user, json } => {
-            let map = cells::open_log(&config).await?.cells().await?;
+            let log = cells::open_log(&config).await?;
+            let map = log.cells().await.map_err(CaptureError::Log)?;
             let user = user.map(|user| UserId(user.into()));
             let is_meant = |cell: &&Cell| {
                 user.as_ref()

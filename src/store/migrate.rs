@@ -149,11 +149,21 @@ impl Schema {
         Some(Incompatibility { problem, fix })
     }
 
-    /// Returns why this build cannot read the events of a store, if it cannot. It reads those of an
+    /// Returns why this build cannot read the events of a log, if it cannot. It reads those of an
     /// older schema: the process that writes the log may be updated later.
-    pub fn unreadable(self) -> Option<String> {
-        let problem = self.incompatibility()?.problem;
-        (!matches!(self, Schema::Older { .. })).then_some(problem)
+    pub fn unreadable(self) -> Option<Incompatibility> {
+        let fix = match self {
+            Schema::Same { .. } | Schema::Newer { .. } | Schema::Older { .. } => return None,
+            Schema::Missing => {
+                "run `walhook setup` with the configuration of the process that writes the log, or correct source.log_url"
+            }
+            Schema::TooNew { .. } => "update this process",
+        };
+
+        Some(Incompatibility {
+            fix,
+            ..self.incompatibility()?
+        })
     }
 
     fn of(applied: &[Migration], own: &[Migration]) -> Schema {

@@ -26,6 +26,7 @@ use crate::primary::lease::CaptureLease;
 use crate::store::Store;
 use crate::store::cells::claim_cell;
 use crate::store::log::{CHANNEL, PAGE, lowest_id_after};
+use crate::store::migrate;
 use crate::store::processes::new_claim;
 use crate::telemetry;
 
@@ -54,15 +55,26 @@ pub fn open(url: &str) -> Result<Store, CaptureError> {
     Store::open_log(url, ANSWER_TIMEOUT).map_err(CaptureError::Log)
 }
 
-/// Checks that there is a checkpoint from which to read, and that the store is the cell that the
-/// settings name, or of no cell.
+/// Like [`open`]. Fails if this build cannot read the events of the store's schema.
+pub async fn open_readable(url: &str) -> Result<Store, CaptureError> {
+    let log = open(url)?;
+    let schema = migrate::schema(url).await.map_err(CaptureError::Log)?;
+
+    match schema.unreadable() {
+        Some(problem) => Err(CaptureError::LogUnreadable(problem)),
+        None => Ok(log),
+    }
+}
+
+/// Checks that there is a checkpoint from which to read, that the log can be read, and that the
+/// store is the cell that the settings name, or of no cell.
 pub(super) async fn preflight(
     source: &Source,
     origin: Origin<'_>,
     store: &Store,
 ) -> Result<(), CaptureError> {
     stored_progress(source, store).await?;
-    let log = open(origin.url)?;
+    let log = open_readable(origin.url).await?;
     start::cell(&log, store, origin.cell).await.map(drop)
 }
 

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use metrics::counter;
 use uuid::Uuid;
 
-use super::open;
+use super::{open, open_readable};
 use crate::capture::error::CaptureError;
 use crate::config::Source;
 use crate::domain::cell::{self, Cell, Shards};
@@ -229,13 +229,7 @@ pub async fn setup(
     url: &str,
     store_url: &str,
 ) -> Result<Vec<String>, CaptureError> {
-    let log = open(url)?;
-    let schema = migrate::schema(url).await.map_err(CaptureError::Log)?;
-
-    if let Some(problem) = schema.unreadable() {
-        return Err(CaptureError::LogNotSetUp(problem));
-    }
-
+    let log = open_readable(url).await?;
     let end = log.log_end().await.map_err(CaptureError::Log)?;
     let lineage = end.lineage().ok_or(CaptureError::LogStandby)?;
 

@@ -8,7 +8,7 @@ use crate::capture;
 use crate::capture::CaptureError;
 use crate::config::Config;
 use crate::primary::finding::Finding;
-use crate::store::migrate::{self, Identity};
+use crate::store::migrate::{self, Identity, Incompatibility};
 use crate::store::{Store, StoreError};
 
 const SUBJECT: &str = "log";
@@ -37,12 +37,8 @@ async fn read(config: &Config, url: &str, findings: &mut Vec<Finding>) -> Result
 
     findings.push(Finding::clock("log clock", identity.now, before));
 
-    if let Some(problem) = schema.unreadable() {
-        findings.push(Finding::fail(
-            "log schema",
-            problem,
-            "run `walhook setup` of this build with the configuration of the process that writes the log",
-        ));
+    if let Some(Incompatibility { problem, fix }) = schema.unreadable() {
+        findings.push(Finding::fail("log schema", problem, fix));
         return Ok(());
     }
 

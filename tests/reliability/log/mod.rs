@@ -633,6 +633,33 @@ async fn wrong_settings_of_the_log_are_refused_with_the_fix() {
         !started.status.success() && reason.contains(missing),
         "{reason}"
     );
+
+    // Nothing that time could fix: no process waits.
+    let mut cell = TestApp::prepare().await;
+    cell.set("source.capture", "log")
+        .set("source.log_url", &log.store_url);
+    cell.setup().await;
+    let without_authority = format!("{}?sslrootcert=/missing.pem", log.store_url);
+    let without_schema = cell.source_url.clone();
+
+    for (url, problem) in [
+        ("", "not a Postgres URL"),
+        (&*without_authority, "/missing.pem cannot be read"),
+        (&*without_schema, "the store has no schema yet"),
+    ] {
+        cell.set("source.log_url", url);
+        for command in [&["run"][..], &["setup"], &["check"], &["cells", "list"]] {
+            let ended = cell.walhook(command).await;
+            let printed =
+                String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+            assert!(
+                !ended.status.success()
+                    && printed.contains("source.log_url")
+                    && printed.contains(problem),
+                "{command:?} with {url:?}: {printed}"
+            );
+        }
+    }
 }
 
 /// `check` and `status` of a store that reads a log, and what teardown removes.
@@ -862,4 +889,21 @@ async fn a_reader_needs_only_the_rights_that_the_guide_names() {
     world.assert_delivered_once().await;
     let report = world.cell.walhook_ok(&["check"]).await;
     assert!(report.contains("a, shards 0-4095"), "{report}");
+
+    // A process that starts without them delivers what is pending, and waits for them.
+    world.cell.stop().await;
+    world.cell.run_with(&["--roles", "capture"]).await;
+    world.pay(3).await;
+    world.cell.wait_for_events(8).await;
+    world.cell.stop().await;
+    run_sql(&log, &format!("revoke usage on schema walhook from {role}")).await;
+    let mut sidecar = world.cell.spawn(&[]);
+    world.all_delivered().await;
+    assert_eq!(sidecar.readiness().await.unwrap().0, 503);
+
+    run_sql(&log, &format!("grant usage on schema walhook to {role}")).await;
+    sidecar.wait_until_ready().await;
+    world.pay(2).await;
+    world.assert_delivered_once().await;
+    sidecar.kill().await;
 }
