@@ -477,6 +477,24 @@ async fn a_map_or_a_store_from_before_several_splits_is_brought_up_to_date() {
     assert_eq!(a.walhook_ok(&["cells", "list", "--json"]).await, expected);
     a.run().await;
 
+    // A split of `c` into the map's `b` is too far to be aborted. One whose new name another cell
+    // has taken is not.
+    let abort = ["cells", "split", "c", "--into", "b", "--abort"];
+    let of_b = store_id(&b.store().await).await;
+    let halves = format!(
+        "update walhook.cell set last_shard = 1535, epoch = 4;
+         insert into walhook.cell values ('b', 1536, 2047, '{of_b}', 0)"
+    );
+    run_sql(&c.store().await, &halves).await;
+    let reason = refusal(&c, &abort).await;
+    assert!(reason.contains("cell b is in the map already"), "{reason}");
+    let other = "update walhook.cell set store_id = walhook.uuid_v7() where name = 'b'";
+    run_sql(&c.store().await, other).await;
+    let kept = c.walhook_ok(&abort).await;
+    assert!(kept.contains("cell c keeps the shards 1024-2047"), "{kept}");
+    assert_eq!(c.walhook_ok(&["cells", "list", "--json"]).await, expected);
+    c.replica(&[]).await.stop().await;
+
     // The store of `b` is not that of the map's `b`.
     run_sql(
         &b.store().await,
