@@ -817,6 +817,16 @@ async fn standbys_and_replaced_servers_are_not_read() {
     })
     .await;
 
+    let admin = postgres::connect(&first.url("postgres")).await.unwrap();
+    run_sql(&admin, "alter system set synchronous_standby_names = '*'").await;
+    run_sql(&admin, "select pg_reload_conf()").await;
+    eventually("the standby to count", async || {
+        let report = world.cell.walhook_ok(&["check"]).await;
+        let state = "log failover: commits wait for a standby";
+        report.contains(state).then_some(())
+    })
+    .await;
+
     world.relay.kill().await;
     first.stop(StopMode::Immediate).await.unwrap();
     let admin = postgres::connect(&second.url("postgres")).await.unwrap();
@@ -888,7 +898,12 @@ async fn a_reader_needs_only_the_rights_that_the_guide_names() {
     world.pay(5).await;
     world.assert_delivered_once().await;
     let report = world.cell.walhook_ok(&["check"]).await;
-    assert!(report.contains("a, shards 0-4095"), "{report}");
+    for state in [
+        "cell: a, shards 0-4095",
+        "log failover: the log fails over together with the primary",
+    ] {
+        assert!(report.contains(state), "{report}");
+    }
 
     // A process that starts without them delivers what is pending, and waits for them.
     world.cell.stop().await;
