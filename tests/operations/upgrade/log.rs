@@ -1,5 +1,6 @@
 //! A log and the store that reads it, of which one is a version ahead of the other.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::next_build::NextBuild;
@@ -7,6 +8,8 @@ use crate::support::{Receiver, TestApp, eventually, run_sql};
 
 const PAYMENT: &str = "payment.statement_ready";
 
+/// First the process that writes the log is a version behind the cell that reads it, or ahead of it.
+/// Then it is replaced by the build of the cell, which migrates the log while the cell reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_and_its_reader_work_one_version_apart() {
     let next = tokio::task::spawn_blocking(NextBuild::make)
@@ -22,8 +25,10 @@ async fn a_log_and_its_reader_work_one_version_apart() {
         let mut cell = TestApp::prepare().await;
         cell.set_program(reader)
             .set("source.capture", "log")
-            .set("source.log_url", relay.setting("store.url"));
+            .set("source.log_url", relay.setting("store.url"))
+            .set("cells.name", "a");
         cell.setup().await;
+        cell.walhook_ok(&["cells", "add", "a"]).await;
         cell.run().await;
 
         let platform = relay.platform().await;
@@ -31,9 +36,31 @@ async fn a_log_and_its_reader_work_one_version_apart() {
         let receiver = Receiver::start().await;
         let api = cell.api(&user.to_string()).await;
         api.create_webhook(&receiver.url("/"), &[PAYMENT]).await;
-        platform.payments(user, 5).await;
+        let mut payments = platform.payments(user, 5).await;
         receiver.wait_for_deliveries(5).await;
+
+        relay.stop().await;
+        relay.set_program(reader).setup().await;
+        payments.extend(platform.payments(user, 5).await);
+        relay.run_with(&["--roles", "capture"]).await;
+        payments.extend(platform.payments(user, 5).await);
+        cell.wait_for_events(15).await;
+        cell.wait_for_count("select count(*) from walhook.pending", 0)
+            .await;
         cell.walhook_ok(&["check"]).await;
+
+        // By delivery: attempts may be repeated.
+        let requests = receiver.requests().into_iter();
+        let received: BTreeMap<String, i64> = requests
+            .map(|request| {
+                let payment = request.data()["payment_request_id"].as_i64().unwrap();
+                (request.delivery().to_owned(), payment)
+            })
+            .collect();
+        let mut received: Vec<i64> = received.into_values().collect();
+        received.sort();
+        payments.sort();
+        assert_eq!(received, payments, "each is delivered once");
     }
 }
 
