@@ -42,7 +42,7 @@ const SECRETS: [(&str, &str, &str); 8] = [
     ),
 ];
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
-const MINIMUM: &str = "secrets: { sourceUrl: postgres://db/platform, masterKey: MDEy }";
+const MINIMUM: &str = "secrets: { sourceUrl: postgres://db/platform, storeUrl: postgres://db/walhook, masterKey: MDEy }";
 
 fn can_render() -> bool {
     const LIBRARY: &str = "/usr/share/gocode/src/github.com/Masterminds/sprig";
@@ -179,8 +179,13 @@ impl Pod {
         };
 
         let variable = |entry: &Value| {
-            let text = |name: &str| entry[name].as_str().unwrap().to_owned();
-            (text("name"), local(&text("value")))
+            let name = entry["name"].as_str().unwrap().to_owned();
+            let of_secret = entry["valueFrom"]["secretKeyRef"]["key"].as_str();
+            let value = match of_secret {
+                Some(key) => secrets.iter().find(|(name, _)| *name == key).unwrap().1,
+                None => entry["value"].as_str().unwrap(),
+            };
+            (name, local(value))
         };
 
         let environment = items(&container["env"]).map(variable).collect();
@@ -277,6 +282,109 @@ async fn pods_can_read_their_secrets_and_become_ready() {
             "source.publication=walhook",
         ])
         .await;
+    }
+}
+
+/// An installation for the log, one for a cell and one for the API of all cells.
+#[tokio::test]
+async fn a_log_a_cell_and_the_api_run_with_the_values_of_the_guide() {
+    const GUIDE: &str = include_str!("../../docs/cells.md");
+    if !can_render() || !is_root() {
+        return;
+    }
+
+    let app = TestApp::prepare_alone(Options::default()).await;
+    app.server.create_database("cell").await.unwrap();
+    let of_cell = app.server.url("cell");
+    let secrets = [
+        ("source-url", &*app.source_url),
+        ("log-url", &app.store_url),
+        ("master-key", MASTER_KEY),
+        ("a", &of_cell),
+    ];
+
+    let mut sidecars = Vec::new();
+    for (block, store) in GUIDE
+        .split("```yaml\n")
+        .skip(1)
+        .zip([&app.store_url, &of_cell, ""])
+    {
+        let values = block.split("```").next().unwrap();
+        let objects = rendered(CHART, values).await;
+        let pod = Pod::make(&objects, &[&secrets[..], &[("store-url", store)]].concat());
+        let (run, prepare) = pod.arguments.split_last().unwrap();
+        let settings = &run[..2];
+
+        for setup in prepare {
+            pod.run(setup).await;
+        }
+
+        if values.contains("cells: { name: a }") {
+            let add = ["cells", "add", "a"].map(str::to_owned);
+            pod.run(&[settings, &add].concat()).await;
+        }
+
+        let mut sidecar = Sidecar::spawn(pod.command(run), &app.log_file());
+        sidecar.wait_until_ready().await;
+        sidecars.push((sidecar, pod));
+    }
+
+    assert_eq!(sidecars.len(), 3);
+    for (sidecar, _) in sidecars {
+        sidecar.stop().await;
+    }
+}
+
+/// The services of the Compose file, with this machine's databases.
+#[tokio::test]
+async fn the_services_of_compose_with_cells_run_with_their_settings() {
+    if !can_render() {
+        return;
+    }
+
+    let app = TestApp::prepare_alone(Options::default()).await;
+    app.server.create_database("cell").await.unwrap();
+    let of_cell = app.server.url("cell");
+    let databases = [
+        ("postgres:platform@postgres/platform", &app.source_url),
+        ("postgres:platform@postgres/walhook", &of_cell),
+        ("postgres:platform@log,log-standby/walhook", &app.store_url),
+    ];
+
+    let file = rendered("deploy/compose/cells.yaml", "").await;
+    let services = file[0]["services"].as_object().unwrap();
+    let own = services.values().filter(|one| one["image"] == "walhook");
+    let names = ["relay-setup", "relay", "a-setup", "a-add", "a", "api"];
+    assert_eq!(own.count(), names.len());
+    let mut sidecars = Vec::new();
+
+    for name in names {
+        let service = &services[name];
+        let arguments = items(&service["command"]).map(|one| one.as_str().unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walhook"));
+        command.args(arguments).env_clear().kill_on_drop(true);
+
+        for (variable, value) in service["environment"].as_object().unwrap() {
+            let value = value.as_str().unwrap().to_owned();
+            let value = databases.iter().fold(value, |value, (theirs, ours)| {
+                value.replace(theirs, ours.trim_start_matches("postgres://"))
+            });
+            command.env(variable, value);
+        }
+
+        if service["restart"].is_string() {
+            let mut sidecar = Sidecar::spawn(command, &app.log_file());
+            sidecar.wait_until_ready().await;
+            sidecars.push(sidecar);
+        } else {
+            let output = command.output().await.unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name}: {errors}");
+        }
+    }
+
+    for sidecar in sidecars {
+        sidecar.stop().await;
     }
 }
 

@@ -26,17 +26,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - { setting: tracing.headers, key: tracing-headers, value: tracingHeaders }
 {{- end }}
 
-{{- /* The keys of the Secret: three always, the others if they are set. */ -}}
+{{- /* The keys of the Secret. */ -}}
 {{- define "walhook.secretKeys" -}}
-{{- $keys := list "source-url" "store-url" "master-key" }}
+{{- $keys := list }}
 {{- if .Values.existingSecret }}
-{{- $keys = concat $keys .Values.existingSecretKeys }}
+{{- $keys = .Values.existingSecretKeys }}
 {{- else }}
 {{- range fromYamlArray (include "walhook.secretSettings" .) }}
 {{- if index $.Values.secrets .value }}{{ $keys = append $keys .key }}{{ end }}
 {{- end }}
 {{- end }}
-{{- toYaml ($keys | uniq) }}
+{{- toYaml $keys }}
 {{- end }}
 
 {{- /* A value as TOML, which equals JSON except for objects. Helm's toToml would write integers as floats. */ -}}
