@@ -498,6 +498,11 @@ mod tests {
             "{problem}"
         );
 
+        // A log may be older than its reader, whose fix for a newer one is another than a store's.
+        assert_eq!(Schema::of(&own[..1], &own).unreadable(), None);
+        let unreadable = Schema::of(&later, &own).unreadable();
+        assert_eq!(unreadable.expect("too new").fix, "update this process");
+
         // The name has the word, but no version.
         assert_eq!(needs("what_it_needs_now"), None);
     }
