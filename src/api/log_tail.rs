@@ -156,5 +156,5 @@ fn render(entry: Entry) -> String {
     let id = entry.id;
     let body =
         serde_json::to_string(&LogEntryBody::from(entry)).expect("an entry is representable");
-    format!("id: {id}\nevent: entry\ndata: {body}\n\n")
+    format!("event: entry\ndata: {body}\nid: {id}\n\n")
 }

@@ -193,6 +193,8 @@ impl EventStream {
 
         // In JSON, line breaks occur only between tokens. In a stream, they would end the field.
         let body = body.replace(['\n', '\r'], " ");
-        format!("id: {cursor}\nevent: {kind}\ndata: {body}\n\n")
+        // The id comes last: some clients remember it at once, and would resume after an event that was
+        // cut off behind it.
+        format!("event: {kind}\ndata: {body}\nid: {cursor}\n\n")
     }
 }

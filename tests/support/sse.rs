@@ -36,6 +36,12 @@ impl Block {
                 "retry" => block.retry = value,
                 _ => panic!("an unknown field in {line:?}"),
             }
+
+            // Some clients remember the id at once, and so skip an event that was cut off after it.
+            assert!(
+                field == "id" || block.id.is_none(),
+                "{line:?} follows the id"
+            );
         }
 
         block
