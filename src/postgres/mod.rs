@@ -193,6 +193,14 @@ const SETTINGS: [(&str, &str); 2] = [
     ("default_transaction_isolation", "read\\ committed"),
 ];
 
+/// Returns a statement that removes the limit of transactions in a session, or in its transaction.
+/// No startup parameter: versions before 17 do not know it.
+pub(crate) fn without_transaction_timeout(is_local: bool) -> String {
+    format!(
+        "select set_config(name, '0', {is_local}) from pg_catalog.pg_settings where name = 'transaction_timeout'"
+    )
+}
+
 /// Opens a connection to the first of the hosts that accepts, and starts the task that drives it.
 /// Returns also the host's index.
 ///

@@ -13,7 +13,7 @@ use crate::config::Source;
 use crate::domain::change::{Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
 use crate::domain::table::Table;
-use crate::postgres::{self, fill, quote_identifier, quote_literal};
+use crate::postgres::{self, fill, quote_identifier, quote_literal, without_transaction_timeout};
 use crate::sql::primary as sql;
 
 const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
@@ -27,9 +27,6 @@ const BEGIN: &str = "begin isolation level repeatable read read only; \
                      set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
                      set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0; \
                      set local idle_in_transaction_session_timeout = 0";
-/// Must follow the import of a snapshot. Versions before 17 have no limit of transactions.
-const AT: &str = "select clock_timestamp(), \
-                  (select set_config(name, '0', true) from pg_catalog.pg_settings where name = 'transaction_timeout')";
 
 /// A session in one repeatable-read transaction, which reads at one snapshot.
 pub(crate) struct SnapshotSession {
@@ -60,7 +57,13 @@ impl SnapshotSession {
                 .await?;
         }
 
-        let at = client.query_typed_one(AT, &[]).await?.get(0);
+        client
+            .batch_execute(&without_transaction_timeout(true))
+            .await?;
+        let at = client
+            .query_typed_one("select clock_timestamp()", &[])
+            .await?
+            .get(0);
         Ok(SnapshotSession { client, at })
     }
 

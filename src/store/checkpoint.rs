@@ -20,6 +20,7 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::read_pages::ReadPages;
 use crate::domain::window::{Snapshot, Window};
 use crate::failpoint::failpoint;
+use crate::postgres::without_transaction_timeout;
 use crate::sql::store as sql;
 
 /// A checkpoint, and a switch from the outbox to the WAL that was started.
@@ -523,9 +524,11 @@ pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Res
 /// Locks out other repairs of the slot until the transaction ends. Returns false if one is running.
 /// The transaction may wait for as long as the primary needs to build indexes and to create a slot.
 pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
-    transaction
-        .batch_execute("set local idle_in_transaction_session_timeout = 0")
-        .await?;
+    let unlimited = format!(
+        "set local idle_in_transaction_session_timeout = 0; {}",
+        without_transaction_timeout(true)
+    );
+    transaction.batch_execute(&unlimited).await?;
     transaction
         .fetch_one(sql::checkpoint::LOCK_REPAIR, &[&slot])
         .await

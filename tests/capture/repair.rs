@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Output;
 
+use crate::support::versions;
 use crate::support::{Platform, Receiver, Sidecar, TestApp, eventually, one, run_sql};
 use crate::wait_until_unready;
 use tokio_postgres::Client;
@@ -630,6 +631,47 @@ async fn a_store_restored_from_a_backup_finds_later_transitions() {
 
     let received = scene.receiver.wait_for(5).await;
     assert_eq!(received.len(), 5, "{received:?}");
+}
+
+/// The new slot waits for a transaction of the platform's, and a transaction on the store waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_takes_longer_than_the_store_lets_transactions_last() {
+    let Some(programs) = versions::since(17) else {
+        return;
+    };
+
+    let options = Options {
+        programs: Some(&programs),
+        ..Options::default()
+    };
+    let app = TestApp::prepare_alone(options).await;
+    app.setup().await;
+    let platform = app.platform().await;
+    app.drop_slot().await;
+    let writer = app.source().await;
+    run_sql(&writer, "begin; insert into outlet values (77, 'O')").await;
+    let limit = format!(
+        "alter database {}_store set transaction_timeout = '2s'",
+        app.name
+    );
+    run_sql(&platform.client, &limit).await;
+
+    let others = async {
+        eventually("the new slot to wait", async || {
+            let waits = "select from pg_stat_activity where query like 'CREATE_REPLICATION_SLOT%' and wait_event_type = 'Lock'";
+            platform.client.query_opt(waits, &[]).await.unwrap()
+        })
+        .await;
+
+        // A transaction that begins later exceeds the limit.
+        let store = app.store().await;
+        let ended = store.batch_execute("begin; select pg_sleep(60)").await;
+        ended.expect_err("the limit applies");
+        run_sql(&writer, "commit").await;
+    };
+
+    tokio::join!(app.walhook_ok(&["repair"]), others);
+    assert_eq!(open_gaps(&app).await, Vec::<String>::new());
 }
 
 /// As numbers, 9 is before 10; as texts, after it.

@@ -7,16 +7,13 @@ use tokio_util::sync::CancellationToken;
 use super::decode::PROTOCOL_VERSION;
 use crate::capture::error::CaptureError;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
+use crate::postgres::without_transaction_timeout;
 
 /// The size to which libpq's input buffer is grown before streaming. libpq reads until its buffer
 /// is full, and pg_walstream then waits until the socket is readable. If everything has arrived, it
 /// is not: a message larger than libpq's buffer would wait for the next message, and one larger
 /// than the socket's buffer would wait forever.
 const INPUT_BUFFER_BYTES: usize = 1 << 20;
-
-/// The server counts the time for which it sends a transaction, and waits for this process meanwhile.
-/// Not a startup parameter: versions before 17 do not know it.
-const NO_TRANSACTION_TIMEOUT: &str = "select set_config(name, '0', false) from pg_catalog.pg_settings where name = 'transaction_timeout'";
 
 /// `XLogData`: the tag, the LSN of the data, the end of the WAL, and the server's time.
 const XLOG_DATA_HEADER: usize = 25;
@@ -46,7 +43,11 @@ impl ReplicationConnection {
         inner
             .exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})"))
             .await?;
-        inner.exec_async(NO_TRANSACTION_TIMEOUT).await?;
+        // The server counts the time for which it sends a transaction, and waits for this process
+        // meanwhile.
+        inner
+            .exec_async(&without_transaction_timeout(false))
+            .await?;
         let received = Lsn::ZERO;
         let acknowledged = Lsn::ZERO;
         let never = CancellationToken::new();
