@@ -13,13 +13,14 @@ use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::row::row;
-use crate::postgres::{fill, quote_identifier, quote_qualified};
+use crate::postgres::{fill, quote_identifier, quote_qualified, without_transaction_timeout};
 use crate::sql::primary as sql;
 use crate::store::migrate::FoundIdentity;
 
 /// For building an index concurrently: this waits for older transactions and blocks no writes.
 const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
-const NO_INDEX_BOUNDS: &str = "reset lock_timeout; reset statement_timeout";
+const NO_INDEX_BOUNDS: &str = "reset lock_timeout; reset statement_timeout; \
+    select set_config(name, reset_val, false) from pg_catalog.pg_settings where name = 'transaction_timeout'";
 
 /// Returns the columns, by the platform's names, that the old rows of `table` must have in the WAL.
 pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
@@ -242,7 +243,8 @@ async fn build_index(
     }
 
     let create = index_statement(relation, columns);
-    client.batch_execute(INDEX_BOUNDS).await?;
+    let bounds = format!("{INDEX_BOUNDS}; {}", without_transaction_timeout(false));
+    client.batch_execute(&bounds).await?;
     let built = client.batch_execute(&create).await;
 
     client.batch_execute(NO_INDEX_BOUNDS).await?;
