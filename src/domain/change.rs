@@ -129,6 +129,12 @@ impl Tuple {
         canonical_int(self.text(column)?)
     }
 
+    /// Returns whether the values of all watched columns are known.
+    pub fn has_watched(&self, table: Table) -> bool {
+        let mut watched = table.watched_columns();
+        watched.all(|column| *self.get(column) != Datum::Absent)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Column, &Datum)> {
         self.values
             .iter()

@@ -124,12 +124,20 @@ pub struct LedgerChanges {
 }
 
 impl LedgerChanges {
-    /// Adds a change. An update that leaves the watched columns alone, or comes without their old
-    /// values, changes nothing: if the replica identity was lost, the ledger keeps the last state
-    /// that is certain.
+    /// Adds a change. An update that leaves the watched columns alone changes nothing. Neither does
+    /// a change that comes without their old values: if the replica identity was lost, the ledger
+    /// keeps the last state that is certain, from which a repair finds the transitions.
     pub fn follow(&mut self, change: &Change) {
         let table = change.table;
         if relation(table).is_none() {
+            return;
+        }
+
+        let (old, new) = change.operation.rows();
+        if let Some(old) = old
+            && !old.has_watched(table)
+            && new.is_none_or(|new| new.id() == old.id())
+        {
             return;
         }
 

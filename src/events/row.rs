@@ -21,8 +21,8 @@ pub(super) struct Transition<'a> {
 }
 
 impl<'a> Transition<'a> {
-    /// Returns the transition of `column`. An update has none if the value did not change or the
-    /// old value is unknown.
+    /// Returns the transition of `column`. An update has none if the value did not change or an old
+    /// value of a watched column is unknown: a repair finds the transitions of all of them.
     pub fn of(change: &'a Change, column: Column) -> Fact<Self> {
         let (old, row) = match &change.operation {
             Operation::Insert { new } => (None, new),
@@ -42,7 +42,7 @@ impl<'a> Transition<'a> {
         let changed =
             |before: &Datum| before != after && *before != Datum::Absent && *after != Datum::Absent;
 
-        require(old.is_none_or(|old| changed(old.get(column))))?;
+        require(old.is_none_or(|old| changed(old.get(column)) && old.has_watched(change.table)))?;
         let from = old.and_then(|old| old.text(column));
         Ok(Transition {
             table: change.table,
@@ -145,7 +145,7 @@ pub(super) fn owner_of(label: i64, facts: &dyn Facts) -> Fact<Owner> {
 mod tests {
     use super::super::tests::fixtures::{insert, tuple, update};
     use super::*;
-    use crate::domain::table::{distro_queue, stream_radar_flag};
+    use crate::domain::table::{distro_queue, release, stream_radar_flag};
 
     fn read<T>(
         column: Column,
@@ -282,6 +282,21 @@ mod tests {
         assert!(!changed(Datum::Null, Datum::Null));
         assert!(!changed(Datum::Absent, Datum::text("b")));
         assert!(!changed(Datum::text("a"), Datum::Absent));
+    }
+
+    #[test]
+    fn a_row_of_which_an_old_watched_value_is_unknown_has_no_transition() {
+        let new = || tuple(Table::Release, &[("review_status", "audit")]);
+        let mut old = tuple(Table::Release, &[("review_status", "draft")]);
+        let has_transition = |old: &Tuple| {
+            let change = update(Table::Release, Some(old.clone()), new());
+            Transition::of(&change, release::review_status).is_ok()
+        };
+
+        old.set(release::delivery_status, Datum::Absent);
+        assert!(!has_transition(&old));
+        old.set(release::delivery_status, Datum::Null);
+        assert!(has_transition(&old));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use serde_json::Value;
 use walhook::domain::change::{Change, Operation};
 
 use crate::stage::Stage;
-use crate::support::{Platform, TestApp, run_sql};
+use crate::support::{Platform, TestApp, one, run_sql};
+use crate::wait_until_unready;
 
 /// Primary keys must contain the partition key.
 const PARTITIONED: &str = "
@@ -44,9 +45,10 @@ async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
 /// of all other events.
 async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, Value)> {
     platform.payment(user, "ready").await;
+    let payments: i64 = one(&platform.client, "select count(*) from payment").await;
     app.wait_for_count(
         "select count(*) from walhook.event where kind = 'payment.statement_ready'",
-        1,
+        payments as usize,
     )
     .await;
 
@@ -70,11 +72,9 @@ async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, V
 
 fn moves(events: &[(String, Value)]) -> Vec<String> {
     let one = |(kind, data): &(String, Value)| {
-        format!(
-            "{} {kind} {} {}",
-            data["distro_queue_id"], data["previous_status"], data["status"]
-        )
-        .replace('"', "")
+        let id = data.get("distro_queue_id").unwrap_or(&data["release_id"]);
+        let status = data.get("new_status").unwrap_or(&data["status"]);
+        format!("{id} {kind} {} {status}", data["previous_status"]).replace('"', "")
     };
     events.iter().map(one).collect()
 }
@@ -182,4 +182,175 @@ async fn a_process_that_resumes_between_deletions_and_insertions_pairs_them() {
         "{:?}",
         inserted[0]
     );
+}
+
+/// Partitions that exist before setup.
+const REGIONS: &str = "
+    alter table distro_queue drop constraint distro_queue_pkey, add region text not null default 'old';
+    alter table distro_queue rename to before;
+    create table distro_queue (like before including defaults, primary key (id, region)) partition by list (region);
+    create table distro_queue_old partition of distro_queue for values in ('old');
+    drop table before;
+    drop table release cascade;
+    create table release (id bigint, label_id bigint not null, cat text, title text, review_status text not null,
+        delivery_status text not null, review_issues jsonb, pre_review_hold boolean not null default false,
+        primary key (id, review_status)) partition by list (review_status);
+    create table release_other partition of release default";
+
+/// A replica identity that setup accepts.
+const IDENTITY_INDEX: &str = "
+    create unique index known on distro_queue (id, region, status);
+    alter table distro_queue replica identity using index known";
+
+const NEW_PARTITIONS: &str = "
+    create table distro_queue_new partition of distro_queue for values in ('new', 'newer');
+    create table release_draft partition of release for values in ('draft')";
+
+/// They commit with their partitions, so that Walhook cannot set a replica identity before.
+const NEW_ROWS: &str = "
+    insert into distro_queue (id, release_id, status, region)
+        select n, 1000000, 'batched', 'new' from generate_series(1, 20) n;
+    insert into release (id, label_id, review_status, delivery_status)
+        select n, {label}, 'draft', 'pending' from generate_series(1, 20) n";
+
+/// The release of all rows of `distro_queue`.
+const RELEASE: i64 = 1_000_000;
+/// The rows that one round changes.
+const ROUND: i64 = 10;
+
+/// Transactions of the platform, each for a row of its own. `{id}` is its id.
+const TRANSACTIONS: [&str; ROUND as usize] = [
+    "update distro_queue set message = 'm' where id = {id};
+     update release set delivery_status = 'distributed' where id = {id};
+     update release set review_status = 'to_review' where id = {id}",
+    "update distro_queue set region = 'old' where id = {id}",
+    "update distro_queue set region = 'newer' where id = {id}",
+    "delete from distro_queue where id = {id};
+     insert into distro_queue (id, release_id, status, region) values ({id}, 1000000, 'batched', 'new')",
+    "delete from distro_queue where id = {id}",
+    // Their status changes too.
+    "update distro_queue set status = 'complete' where id = {id}",
+    "update distro_queue set status = 'complete', region = 'old' where id = {id}",
+    "update distro_queue set status = 'complete', region = 'newer' where id = {id}",
+    "delete from distro_queue where id = {id};
+     insert into distro_queue (id, release_id, status, region) values ({id}, 1000000, 'complete', 'new')",
+    "update distro_queue set message = 'm' where id = {id};
+     update distro_queue set status = 'complete', region = 'old' where id = {id}",
+];
+
+/// Executes all transactions on the rows after `after`. Returns what they raise.
+async fn change_rows(platform: &Platform, after: i64) -> Vec<String> {
+    for (id, transaction) in (after + 1..).zip(TRANSACTIONS) {
+        platform
+            .transaction(&transaction.replace("{id}", &id.to_string()))
+            .await;
+    }
+
+    let release = after + 1;
+    let of_release = [
+        format!("{release} release.distributed null null"),
+        format!("{release} release.review.status_changed draft to_review"),
+    ];
+    let of_rows = (after + 6..=after + ROUND).flat_map(|id| {
+        [
+            format!("{id} delivery.completed null complete"),
+            format!("{id} distribution.outlet.status_changed batched complete"),
+        ]
+    });
+    of_release.into_iter().chain(of_rows).collect()
+}
+
+/// Starts the process, and creates the partitions while it runs. `identity` is the statement for the
+/// table's replica identity, and `new_identity` that for the partitions'. Returns also what the rows
+/// raise.
+async fn with_new_partitions(
+    identity: &str,
+    new_identity: &str,
+) -> (TestApp, Platform, i64, Vec<String>) {
+    let mut app = TestApp::prepare().await;
+    let platform = app.platform().await;
+    run_sql(&platform.client, &format!("{REGIONS}; {identity}")).await;
+
+    let user = platform.user(&[]).await;
+    let label = platform.label(user).await;
+    let rows = format!(
+        "insert into release (id, label_id, review_status, delivery_status)
+         values ({RELEASE}, {label}, 'approved', 'pending')"
+    );
+
+    run_sql(&platform.client, &rows).await;
+    app.setup().await;
+    app.run_with(&["--roles", "capture"]).await;
+
+    let new_rows = NEW_ROWS.replace("{label}", &label.to_string());
+    platform
+        .transaction(&format!("{NEW_PARTITIONS}; {new_identity}; {new_rows}"))
+        .await;
+
+    let inserted =
+        (1..=2 * ROUND).map(|id| format!("{id} distribution.outlet.status_changed null batched"));
+    let inserted = inserted.collect();
+    (app, platform, user, inserted)
+}
+
+/// Asserts that exactly these events were raised.
+async fn assert_raised(app: &TestApp, platform: &Platform, user: i64, expected: &[String]) {
+    let mut raised = moves(&events(app, platform, user).await);
+    let mut expected = expected.to_vec();
+    raised.sort();
+    expected.sort();
+    assert_eq!(raised, expected);
+}
+
+/// Rows of a partition whose replica identity is its key raise nothing that did not happen, and a
+/// repair finds what did.
+async fn assert_a_new_partition_is_a_gap_without_false_events(identity: &str) {
+    let (mut app, platform, user, mut expected) = with_new_partitions(identity, "").await;
+    let missed = change_rows(&platform, 0).await;
+    wait_until_unready(app.sidecar(), "gap: changes were lost (identity_lost)").await;
+
+    // Old rows of the first partition are whole.
+    let id = platform.distribution(RELEASE, 1, "batched").await;
+    platform.set_distribution_status(id, "rejected").await;
+
+    expected.extend([
+        format!("{id} delivery.failed null rejected"),
+        format!("{id} distribution.outlet.status_changed null batched"),
+        format!("{id} distribution.outlet.status_changed batched rejected"),
+    ]);
+    assert_raised(&app, &platform, user, &expected).await;
+
+    app.setup().await;
+    assert!(app.stop().await.success());
+    app.walhook_ok(&["repair"]).await;
+    app.run_with(&["--roles", "capture"]).await;
+
+    expected.extend(missed);
+    assert_raised(&app, &platform, user, &expected).await;
+
+    expected.extend(change_rows(&platform, ROUND).await);
+    assert_raised(&app, &platform, user, &expected).await;
+}
+
+#[tokio::test]
+async fn a_new_partition_is_a_gap_without_false_events() {
+    assert_a_new_partition_is_a_gap_without_false_events("").await;
+}
+
+#[tokio::test]
+async fn a_new_partition_of_a_table_with_an_identity_index_is_a_gap_without_false_events() {
+    assert_a_new_partition_is_a_gap_without_false_events(IDENTITY_INDEX).await;
+}
+
+#[tokio::test]
+async fn a_new_partition_with_replica_identity_full_is_no_gap() {
+    let full = "alter table distro_queue_new replica identity full;
+                alter table release_draft replica identity full";
+    let (app, platform, user, mut expected) = with_new_partitions("", full).await;
+
+    expected.extend(change_rows(&platform, 0).await);
+    assert_raised(&app, &platform, user, &expected).await;
+
+    let gaps: i64 = one(&app.store().await, "select count(*) from walhook.gap").await;
+    assert_eq!(gaps, 0);
 }

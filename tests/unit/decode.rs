@@ -335,6 +335,80 @@ fn with_the_default_identity_old_watched_values_are_unknown() {
     );
 }
 
+/// Returns the description of a partition with this key.
+fn partition(key: &[&str], identity: u8) -> Message {
+    let table = keyed_relation("public", "part", &DISTRO_QUEUE, key, identity);
+    let Message::Relation {
+        namespace,
+        relation_name,
+        columns,
+        ..
+    } = table
+    else {
+        panic!("{table:?}")
+    };
+
+    Message::Relation {
+        relation_id: RELATION + 1,
+        namespace,
+        relation_name,
+        replica_identity: identity,
+        columns,
+    }
+}
+
+#[test]
+fn values_outside_of_a_partitions_key_are_unknown() {
+    const KEY: [Value; 6] = [Text("1"), Null, Null, Null, Null, Null];
+    let table = || relation("public", "distro_queue", &DISTRO_QUEUE);
+    let old_status = |described: Vec<Message>, old: &[Value]| {
+        let messages = [described, vec![delete('O', old)]].concat();
+        let found = changes(&Source::default(), messages);
+        let (old, _) = found[0].operation.rows();
+        old.unwrap().get(distro_queue::status).clone()
+    };
+
+    let default = || partition(&["id"], b'd');
+    let full = || partition(&["id"], b'f');
+    assert_eq!(old_status(vec![table(), default()], &KEY), Datum::Absent);
+    assert_eq!(
+        old_status(vec![table(), default(), table()], &KEY),
+        Datum::Absent,
+        "the table is described again"
+    );
+
+    // Of another partition.
+    let row = [Text("1"), Text("2"), Null, Null, Null, Null];
+    assert_eq!(old_status(vec![table(), default()], &row), Datum::Null);
+
+    let altered = vec![table(), default(), table(), full()];
+    assert_eq!(old_status(altered, &KEY), Datum::Null);
+
+    let other = keyed_relation("public", "other", &["id"], &["id"], b'd');
+    assert_eq!(old_status(vec![other, table()], &KEY), Datum::Null);
+}
+
+#[test]
+fn a_long_value_is_unknown_if_a_partitions_key_lacks_it() {
+    let mut new = row(&ROW);
+    new.columns[5] = ColumnData::unchanged();
+
+    let old = [Text("1"), Null, Null, Text("error"), Null, Null];
+    let update = Message::Update {
+        relation_id: RELATION,
+        old_tuple: Some(row(&old)),
+        new_tuple: new,
+        key_type: Some('O'),
+    };
+    let table = relation("public", "distro_queue", &DISTRO_QUEUE);
+    let partition = partition(&["id", "status"], b'i');
+    let found = changes(&Source::default(), vec![table, partition, update]);
+    let (old, new) = found[0].operation.rows();
+
+    assert_eq!(old.unwrap().text(distro_queue::status), Some("error"));
+    assert_eq!(*new.unwrap().get(distro_queue::message), Datum::Absent);
+}
+
 #[test]
 fn an_identity_that_is_insufficient_loses_changes_and_none_at_all_loses_nothing() {
     let decode = |key: &[&str]| {

@@ -137,6 +137,26 @@ fn updates_of_other_columns_or_without_an_old_row_change_nothing() {
 }
 
 #[test]
+fn changes_without_old_values_keep_the_last_state_that_is_certain() {
+    let mut unknown = Tuple::absent(TABLE);
+    unknown.set(distro_queue::id, Datum::text("1"));
+
+    let mut changes = LedgerChanges::default();
+    changes.follow(&change(Operation::Delete {
+        old: unknown.clone(),
+    }));
+    changes.follow(&change(Operation::Replace {
+        old: unknown.clone(),
+        new: row(1, Some("b")),
+    }));
+    changes.follow(&change(Operation::Update {
+        old: Some(unknown),
+        new: row(1, Some("b")),
+    }));
+    assert!(changes.is_empty());
+}
+
+#[test]
 fn new_rows_raise_nothing_unless_the_ledger_is_complete() {
     let new = Difference::New(LedgerRow {
         id: 1,

@@ -1,8 +1,9 @@
 //! Decodes the messages of `pgoutput` to changes in the reference schema's tables, columns and
 //! values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::str::Utf8Error;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
@@ -78,10 +79,13 @@ struct RelationMap {
     columns: Vec<SentColumn>,
     /// The optional column, if the platform's table does not have it.
     lacking: Option<Column>,
+    /// The keys of partitions whose replica identity is not full, by OID.
+    partition_keys: HashMap<u32, HashSet<Arc<str>>>,
 }
 
 /// A sent column. It may be mapped to several columns of the reference schema.
 struct SentColumn {
+    name: Arc<str>,
     targets: Vec<Column>,
     /// The condition on the column that the table's rows must meet.
     only: Option<Condition>,
@@ -114,6 +118,28 @@ const TEXT_FORMS: [(u32, &str, TextForm); 8] = [
 impl RelationMap {
     fn has_key(&self) -> bool {
         self.columns.iter().any(|sent| sent.is_key)
+    }
+
+    /// Returns whether this may be the partitioned table of a partition with these columns.
+    fn has_columns(&self, columns: &[ColumnInfo]) -> bool {
+        let is_sent =
+            |column: &ColumnInfo| self.columns.iter().any(|sent| sent.name == column.name);
+        self.columns.len() == columns.len() && columns.iter().all(is_sent)
+    }
+
+    /// Marks the values that an old row lacks as not sent. The server sends the old rows of all
+    /// partitions as if they had the partitioned table's replica identity. If a partition has
+    /// another one, values outside of its key are null.
+    fn forget_unsent(&self, old: &mut TupleData) {
+        let is_key_only = |key: &HashSet<Arc<str>>| {
+            let mut values = self.columns.iter().zip(&old.columns);
+            values.all(|(sent, value)| value.is_null() || key.contains(&sent.name))
+        };
+
+        if self.partition_keys.values().any(is_key_only) {
+            let unsent = old.columns.iter_mut().filter(|value| value.is_null());
+            unsent.for_each(|value| *value = ColumnData::unchanged());
+        }
     }
 
     /// Returns whether old rows that consist of the key include all watched columns, or the whole
@@ -268,9 +294,16 @@ impl Decoder {
                 replica_identity,
                 columns,
             } => {
-                let relation = self.map(relation_id, &namespace, &relation_name, &columns)?;
+                let mut relation = self.map(relation_id, &namespace, &relation_name, &columns)?;
                 let is_full =
                     ReplicaIdentity::from_byte(replica_identity) == Some(ReplicaIdentity::Full);
+                let earlier = self.relations.remove(&relation_id).flatten();
+
+                if let (Some(relation), Some(earlier)) = (&mut relation, earlier) {
+                    relation.partition_keys = earlier.partition_keys;
+                }
+
+                self.note_partition(relation_id, &columns, is_full);
 
                 let decoded = match &relation {
                     None => {
@@ -329,6 +362,21 @@ impl Decoder {
         }
     }
 
+    /// Notes the key of a relation in those of which it may be a partition. Before a partition's
+    /// first row, the server describes the partitioned table and then the partition.
+    fn note_partition(&mut self, oid: u32, columns: &[ColumnInfo], is_full: bool) {
+        let keys = columns.iter().filter(|column| column.is_key());
+        let key: HashSet<Arc<str>> = keys.map(|column| column.name.clone()).collect();
+
+        for relation in self.relations.values_mut().flatten() {
+            if is_full || !relation.has_columns(columns) {
+                relation.partition_keys.remove(&oid);
+            } else {
+                relation.partition_keys.insert(oid, key.clone());
+            }
+        }
+    }
+
     fn walhook_message(&mut self, content: &[u8]) -> Decoded {
         if content == MUTE {
             if let Some(open) = &mut self.open {
@@ -367,7 +415,7 @@ impl Decoder {
             }
             Message::Update {
                 relation_id,
-                old_tuple,
+                mut old_tuple,
                 mut new_tuple,
                 key_type,
             } => {
@@ -377,7 +425,9 @@ impl Decoder {
                 };
 
                 // PostgreSQL leaves unchanged TOAST values out of the new row.
-                if let Some(old) = &old_tuple {
+                if let Some(old) = &mut old_tuple {
+                    map.forget_unsent(old);
+
                     let values = new_tuple.columns.iter_mut().zip(&old.columns);
                     for ((new, old), sent) in values.zip(&map.columns) {
                         if new.is_unchanged() && sent.is_in_old(key_type) {
@@ -395,13 +445,15 @@ impl Decoder {
             }
             Message::Delete {
                 relation_id,
-                old_tuple,
+                mut old_tuple,
                 key_type,
             } => {
                 let position = self.next_position()?;
                 let Some(map) = self.relation(relation_id)? else {
                     return Ok(());
                 };
+
+                map.forget_unsent(&mut old_tuple);
 
                 let table = map.table;
                 let old = self.old_tuple(map, &old_tuple, Some(key_type))?;
@@ -481,6 +533,7 @@ impl Decoder {
         };
 
         let column = |column: &ColumnInfo| SentColumn {
+            name: column.name.clone(),
             targets: Vec::new(),
             only: None,
             extra: Vec::new(),
@@ -540,6 +593,7 @@ impl Decoder {
             table,
             columns,
             lacking,
+            partition_keys: HashMap::new(),
         }))
     }
 
