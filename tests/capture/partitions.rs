@@ -260,13 +260,9 @@ async fn change_rows(platform: &Platform, after: i64) -> Vec<String> {
     of_release.into_iter().chain(of_rows).collect()
 }
 
-/// Starts the process, and creates the partitions while it runs. `identity` is the statement for the
-/// table's replica identity, and `new_identity` that for the partitions'. Returns also what the rows
-/// raise.
-async fn with_new_partitions(
-    identity: &str,
-    new_identity: &str,
-) -> (TestApp, Platform, i64, Vec<String>) {
+/// Starts the process. `identity` is the statement for the replica identity of `distro_queue`.
+/// Returns also a user and their label.
+async fn with_regions(identity: &str) -> (TestApp, Platform, i64, i64) {
     let mut app = TestApp::prepare().await;
     let platform = app.platform().await;
     run_sql(&platform.client, &format!("{REGIONS}; {identity}")).await;
@@ -282,15 +278,27 @@ async fn with_new_partitions(
     app.setup().await;
     app.run_with(&["--roles", "capture"]).await;
 
-    let new_rows = NEW_ROWS.replace("{label}", &label.to_string());
+    (app, platform, user, label)
+}
+
+/// Creates the partitions and their rows. `identity` is the statement for the partitions' replica
+/// identity. Returns what the rows raise.
+async fn create_partitions(platform: &Platform, label: i64, identity: &str) -> Vec<String> {
+    let rows = NEW_ROWS.replace("{label}", &label.to_string());
     platform
-        .transaction(&format!("{NEW_PARTITIONS}; {new_identity}; {new_rows}"))
+        .transaction(&format!("{NEW_PARTITIONS}; {identity}; {rows}"))
         .await;
 
-    let inserted =
-        (1..=2 * ROUND).map(|id| format!("{id} distribution.outlet.status_changed null batched"));
-    let inserted = inserted.collect();
-    (app, platform, user, inserted)
+    (1..=2 * ROUND)
+        .map(|id| format!("{id} distribution.outlet.status_changed null batched"))
+        .collect()
+}
+
+/// Repairs, and starts the process again.
+async fn repair(app: &mut TestApp) {
+    app.setup().await;
+    app.walhook_ok(&["repair"]).await;
+    app.run_with(&["--roles", "capture"]).await;
 }
 
 /// Asserts that exactly these events were raised.
@@ -305,7 +313,8 @@ async fn assert_raised(app: &TestApp, platform: &Platform, user: i64, expected: 
 /// Rows of a partition whose replica identity is its key raise nothing that did not happen, and a
 /// repair finds what did.
 async fn assert_a_new_partition_is_a_gap_without_false_events(identity: &str) {
-    let (mut app, platform, user, mut expected) = with_new_partitions(identity, "").await;
+    let (mut app, platform, user, label) = with_regions(identity).await;
+    let mut expected = create_partitions(&platform, label, "").await;
     let missed = change_rows(&platform, 0).await;
     wait_until_unready(app.sidecar(), "gap: changes were lost (identity_lost)").await;
 
@@ -320,11 +329,8 @@ async fn assert_a_new_partition_is_a_gap_without_false_events(identity: &str) {
     ]);
     assert_raised(&app, &platform, user, &expected).await;
 
-    app.setup().await;
     assert!(app.stop().await.success());
-    app.walhook_ok(&["repair"]).await;
-    app.run_with(&["--roles", "capture"]).await;
-
+    repair(&mut app).await;
     expected.extend(missed);
     assert_raised(&app, &platform, user, &expected).await;
 
@@ -346,11 +352,35 @@ async fn a_new_partition_of_a_table_with_an_identity_index_is_a_gap_without_fals
 async fn a_new_partition_with_replica_identity_full_is_no_gap() {
     let full = "alter table distro_queue_new replica identity full;
                 alter table release_draft replica identity full";
-    let (app, platform, user, mut expected) = with_new_partitions("", full).await;
-
+    let (app, platform, user, label) = with_regions("").await;
+    let mut expected = create_partitions(&platform, label, full).await;
     expected.extend(change_rows(&platform, 0).await);
     assert_raised(&app, &platform, user, &expected).await;
 
     let gaps: i64 = one(&app.store().await, "select count(*) from walhook.gap").await;
     assert_eq!(gaps, 0);
+}
+
+/// When their changes are read, the partitions no longer exist. Some of their rows do.
+#[tokio::test]
+async fn rows_that_have_left_a_dropped_partition_are_a_gap_without_false_events() {
+    let (mut app, platform, user, label) = with_regions("").await;
+    assert!(app.stop().await.success());
+
+    let mut expected = create_partitions(&platform, label, "").await;
+    let missed = change_rows(&platform, 0).await;
+    let drop = "drop table distro_queue_new; alter table release detach partition release_draft";
+    platform.transaction(drop).await;
+
+    // It may find the gap before it is ready.
+    let sidecar = app.spawn(&["--roles", "capture"]);
+    wait_until_unready(&sidecar, "gap: changes were lost (identity_lost)").await;
+    assert_raised(&app, &platform, user, &expected).await;
+
+    assert!(sidecar.stop().await.success());
+    repair(&mut app).await;
+    let remaining = ["1 ", "7 ", "10 "];
+    let is_of_remaining = |event: &String| remaining.iter().any(|id| event.starts_with(id));
+    expected.extend(missed.into_iter().filter(is_of_remaining));
+    assert_raised(&app, &platform, user, &expected).await;
 }

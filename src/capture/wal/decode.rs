@@ -129,17 +129,20 @@ impl RelationMap {
 
     /// Marks the values that an old row lacks as not sent. The server sends the old rows of all
     /// partitions as if they had the partitioned table's replica identity. If a partition has
-    /// another one, values outside of its key are null.
-    fn forget_unsent(&self, old: &mut TupleData) {
+    /// another one, values outside of its key are null. Returns whether this is such a row.
+    fn forget_unsent(&self, old: &mut TupleData) -> bool {
         let is_key_only = |key: &HashSet<Arc<str>>| {
             let mut values = self.columns.iter().zip(&old.columns);
             values.all(|(sent, value)| value.is_null() || key.contains(&sent.name))
         };
 
-        if self.partition_keys.values().any(is_key_only) {
+        let found = self.partition_keys.values().any(is_key_only);
+        if found {
             let unsent = old.columns.iter_mut().filter(|value| value.is_null());
             unsent.for_each(|value| *value = ColumnData::unchanged());
         }
+
+        found
     }
 
     /// Returns whether old rows that consist of the key include all watched columns, or the whole
@@ -355,10 +358,7 @@ impl Decoder {
                     Decoded::Nothing
                 })
             }
-            row => {
-                self.row(row, changes)?;
-                Ok(Decoded::Nothing)
-            }
+            row => self.row(row, changes),
         }
     }
 
@@ -396,12 +396,21 @@ impl Decoder {
         heartbeat.map_or(Decoded::Nothing, |id| Decoded::Heartbeat(id.to_owned()))
     }
 
-    fn row(&mut self, message: Message, changes: &mut Vec<Change>) -> Result<(), CaptureError> {
+    /// Adds the changes of a row message.
+    fn row(
+        &mut self,
+        message: Message,
+        changes: &mut Vec<Change>,
+    ) -> Result<Decoded, CaptureError> {
+        // The table of an old row without the watched values. Its partition may no longer exist, and
+        // then no check of the tables finds it.
+        let mut lost = None;
+
         match message {
             Message::Insert { relation_id, tuple } => {
                 let position = self.next_position()?;
                 let Some(map) = self.relation(relation_id)? else {
-                    return Ok(());
+                    return Ok(Decoded::Nothing);
                 };
 
                 let table = map.table;
@@ -421,13 +430,13 @@ impl Decoder {
             } => {
                 let position = self.next_position()?;
                 let Some(map) = self.relation(relation_id)? else {
-                    return Ok(());
+                    return Ok(Decoded::Nothing);
                 };
 
-                // PostgreSQL leaves unchanged TOAST values out of the new row.
-                if let Some(old) = &mut old_tuple {
-                    map.forget_unsent(old);
+                let is_key_only = old_tuple.as_mut().is_some_and(|old| map.forget_unsent(old));
 
+                // PostgreSQL leaves unchanged TOAST values out of the new row.
+                if let Some(old) = &old_tuple {
                     let values = new_tuple.columns.iter_mut().zip(&old.columns);
                     for ((new, old), sent) in values.zip(&map.columns) {
                         if new.is_unchanged() && sent.is_in_old(key_type) {
@@ -441,6 +450,8 @@ impl Decoder {
                     .map(|old| self.old_tuple(map, &old, key_type))
                     .transpose()?;
 
+                let is_lost = |old: &Tuple| is_key_only && !old.has_watched(map.table);
+                lost = old.as_ref().is_some_and(is_lost).then_some(map.table);
                 changes.push(self.change(map.table, position, Operation::Update { old, new })?);
             }
             Message::Delete {
@@ -450,13 +461,14 @@ impl Decoder {
             } => {
                 let position = self.next_position()?;
                 let Some(map) = self.relation(relation_id)? else {
-                    return Ok(());
+                    return Ok(Decoded::Nothing);
                 };
 
-                map.forget_unsent(&mut old_tuple);
+                let is_key_only = map.forget_unsent(&mut old_tuple);
 
                 let table = map.table;
                 let old = self.old_tuple(map, &old_tuple, Some(key_type))?;
+                lost = (is_key_only && !old.has_watched(table)).then_some(table);
                 self.deleted.add(table, &old);
                 changes.push(self.change(table, position, Operation::Delete { old })?);
             }
@@ -474,7 +486,11 @@ impl Decoder {
             _ => {}
         }
 
-        Ok(())
+        Ok(lost.map_or(Decoded::Nothing, |table| {
+            let (schema, name) = self.mappings.qualified_name(table);
+            let table = format!("{schema}.{name}");
+            Decoded::IdentityLost { table }
+        }))
     }
 
     /// Counts a row change and returns its position. Changes of unmapped tables count too:
