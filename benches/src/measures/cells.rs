@@ -88,7 +88,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         "into the log / a single store",
         RELAY,
         SINGLE,
-        Some(Must::AtLeast(1.1)),
+        Some(Must::AtLeast(1.4)),
     );
     figures.ratio(
         "beside a dead store / alone",
