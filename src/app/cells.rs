@@ -172,15 +172,7 @@ pub async fn split(config: &Config, name: &str, into: &str) -> anyhow::Result<Sp
         }
     };
 
-    let found = old.store_id().await?;
-    ensure!(
-        found == keeps.store,
-        CellFault::OtherStore {
-            name: keeps.name,
-            known: keeps.store,
-            found,
-        }
-    );
+    keeps.verify_store(old.store_id().await?)?;
 
     let is_done = rows == [keeps.clone()];
     if !is_done {

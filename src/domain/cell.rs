@@ -99,6 +99,21 @@ pub struct Cell {
     pub epoch: i64,
 }
 
+impl Cell {
+    /// Checks that the store with this id is the cell's.
+    pub fn verify_store(&self, found: Uuid) -> Result<(), CellFault> {
+        if self.store == found {
+            return Ok(());
+        }
+
+        Err(CellFault::OtherStore {
+            name: self.name.clone(),
+            known: self.store,
+            found,
+        })
+    }
+}
+
 /// Why a process may not work on a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CellFault {
@@ -215,13 +230,7 @@ pub fn verify(own: Option<&Cell>, map: &[Cell]) -> Result<(), CellFault> {
         return Err(CellFault::Unknown(name));
     };
 
-    if known.store != own.store {
-        return Err(CellFault::OtherStore {
-            name,
-            known: known.store,
-            found: own.store,
-        });
-    }
+    known.verify_store(own.store)?;
 
     if known != own {
         return Err(CellFault::Differs {
@@ -245,14 +254,8 @@ pub fn latest(
     map: &[Cell],
 ) -> Result<Option<Cell>, CellFault> {
     let known = map.iter().find(|cell| cell.name == name).cloned();
-    if let Some(known) = &known
-        && known.store != store
-    {
-        return Err(CellFault::OtherStore {
-            name: known.name.clone(),
-            known: known.store,
-            found: store,
-        });
+    if let Some(known) = &known {
+        known.verify_store(store)?;
     }
 
     let latest = own.into_iter().chain(known).max_by_key(|cell| cell.epoch);
