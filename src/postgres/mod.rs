@@ -194,10 +194,19 @@ const SETTINGS: [(&str, &str); 2] = [
 ];
 
 /// Returns a statement that removes the limit of transactions in a session, or in its transaction.
-/// No startup parameter: versions before 17 do not know it.
 pub(crate) fn without_transaction_timeout(is_local: bool) -> String {
+    set_transaction_timeout("'0'", is_local)
+}
+
+/// Returns a statement that restores the limit of transactions in a session.
+pub(crate) fn reset_transaction_timeout() -> String {
+    set_transaction_timeout("reset_val", false)
+}
+
+/// No startup parameter and no `SET`: versions before 17 do not know it.
+fn set_transaction_timeout(value: &str, is_local: bool) -> String {
     format!(
-        "select set_config(name, '0', {is_local}) from pg_catalog.pg_settings where name = 'transaction_timeout'"
+        "select set_config(name, {value}, {is_local}) from pg_catalog.pg_settings where name = 'transaction_timeout'"
     )
 }
 

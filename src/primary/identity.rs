@@ -13,14 +13,15 @@ use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::row::row;
-use crate::postgres::{fill, quote_identifier, quote_qualified, without_transaction_timeout};
+use crate::postgres::{
+    fill, quote_identifier, quote_qualified, reset_transaction_timeout, without_transaction_timeout,
+};
 use crate::sql::primary as sql;
 use crate::store::migrate::FoundIdentity;
 
 /// For building an index concurrently: this waits for older transactions and blocks no writes.
 const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
-const NO_INDEX_BOUNDS: &str = "reset lock_timeout; reset statement_timeout; \
-    select set_config(name, reset_val, false) from pg_catalog.pg_settings where name = 'transaction_timeout'";
+const NO_INDEX_BOUNDS: &str = "reset lock_timeout; reset statement_timeout";
 
 /// Returns the columns, by the platform's names, that the old rows of `table` must have in the WAL.
 pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
@@ -247,7 +248,8 @@ async fn build_index(
     client.batch_execute(&bounds).await?;
     let built = client.batch_execute(&create).await;
 
-    client.batch_execute(NO_INDEX_BOUNDS).await?;
+    let no_bounds = format!("{NO_INDEX_BOUNDS}; {}", reset_transaction_timeout());
+    client.batch_execute(&no_bounds).await?;
     let Err(error) = built else { return Ok(()) };
     let error = match error.code() {
         Some(&SqlState::UNIQUE_VIOLATION) => PrimaryError::NotUnique {
