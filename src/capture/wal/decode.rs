@@ -362,8 +362,8 @@ impl Decoder {
         }
     }
 
-    /// Notes the key of a relation in those of which it may be a partition. Before a partition's
-    /// first row, the server describes the partitioned table and then the partition.
+    /// Keeps the key of a relation with each table that it may be a partition of. Before a
+    /// partition's first row, the server describes the partitioned table and then the partition.
     fn note_partition(&mut self, oid: u32, columns: &[ColumnInfo], is_full: bool) {
         let keys = columns.iter().filter(|column| column.is_key());
         let key: HashSet<Arc<str>> = keys.map(|column| column.name.clone()).collect();
